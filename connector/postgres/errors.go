@@ -1,0 +1,84 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// The two ends, as errors and logs name them.
+const (
+	sourceSystem = "source postgres"
+	sinkSystem   = "sink postgres"
+)
+
+// wrapError makes an *Error of a driver's error: its Kind from the SQLSTATE, its text without row values. An *Error in
+// the chain is returned as it is, and so is the end of a context, which is no fault of the server.
+func wrapError(err error, system, op string, table schema.Name) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*connector.Error](err); ok {
+		return err
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	e := &connector.Error{System: system, Op: op, Table: table, Err: err}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		e.Kind, e.Hint = kindOfState(pg.Code), pg.Hint
+		e.Column = pg.ColumnName
+		e.Err = serverError{pg}
+		return e
+	}
+	if isNetwork(err) {
+		e.Kind = connector.Unavailable
+	}
+	return e
+}
+
+// serverError shows a server's error without its detail, which quotes values of rows.
+type serverError struct{ *pgconn.PgError }
+
+func (e serverError) Error() string {
+	return e.Severity + " " + e.Code + ": " + e.Message
+}
+
+func (e serverError) Unwrap() error { return e.PgError }
+
+func isNetwork(err error) bool {
+	if _, ok := errors.AsType[net.Error](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		pgconn.Timeout(err) || pgconn.SafeToRetry(err) || strings.Contains(err.Error(), "conn closed")
+}
+
+// kindOfState maps an SQLSTATE (PostgreSQL, appendix A "Error Codes") to what the engine does about it.
+func kindOfState(code string) connector.Kind {
+	switch code {
+	case "40001", "40P01", "55P03", "57014": // serialization, deadlock, lock not available, statement time-out
+		return connector.Conflict
+	case "42501", "28000", "28P01", "3D000", "25006", "0A000": // rights, authorization, no such database, read only, unsupported
+		return connector.Setup
+	case "54000": // program limit: a row or value too large
+		return connector.Constraint
+	}
+	switch code[:min(2, len(code))] {
+	case "08", "53", "57", "58": // connection, resources, operator intervention, system
+		return connector.Unavailable
+	case "22", "23", "44": // data, integrity, check option
+		return connector.Constraint
+	}
+	return connector.TableFault
+}
