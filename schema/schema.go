@@ -72,7 +72,8 @@ type Table struct {
 	Log            string // the change log that carries it; tables of one Log share a Stream
 	Name           Name
 	Columns        []Column
-	Key            []int  // indexes into Columns, in key order; empty: none
+	Key            []int  // indexes into Columns, in key order, all of them sent with every update and delete; empty: none
+	Keyless        string // where Key is empty: why, and the statement that would give one
 	Refused        string // why it cannot be mirrored and what to do; "" if it can
 	Rows, RowBytes int64  // estimates; -1 unknown
 }
