@@ -3,9 +3,11 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sluicehq/sluice/schema"
 )
@@ -32,22 +34,34 @@ var sessionSettings = map[string]string{
 	"synchronous_commit":                  "on",
 }
 
-// connect opens a connection with our session settings. extra adds to them or overrides them ("replication").
-func connect(ctx context.Context, c *Config, system, application string, extra map[string]string) (*pgconn.PgConn, error) {
-	pc, err := pgconn.ParseConfig(c.URL)
+// newPool returns a pool of at most c.Connections connections with our session settings, each opened when first needed.
+func newPool(ctx context.Context, c *Config, system, application string) (*pgxpool.Pool, error) {
+	pc, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
 		return nil, wrapError(fmt.Errorf("connection string: %w", err), system, "connect", schema.Name{})
 	}
-	for k, v := range sessionSettings {
-		pc.RuntimeParams[k] = v
+	setSession(&pc.ConnConfig.Config, application)
+	pc.MaxConns = int32(c.Connections)
+	pool, err := pgxpool.NewWithConfig(ctx, pc)
+	return pool, wrapError(err, system, "connect", schema.Name{})
+}
+
+// connectReplication opens a connection to the walsender of the database (protocol-replication.html, replication=database).
+func connectReplication(ctx context.Context, c *Config, application string) (*pgconn.PgConn, error) {
+	pc, err := pgconn.ParseConfig(c.URL)
+	if err != nil {
+		return nil, wrapError(fmt.Errorf("connection string: %w", err), sourceSystem, "connect", schema.Name{})
 	}
+	setSession(pc, application)
+	pc.RuntimeParams["replication"] = "database"
+	conn, err := pgconn.ConnectConfig(ctx, pc)
+	return conn, wrapError(err, sourceSystem, "connect for replication", schema.Name{})
+}
+
+func setSession(pc *pgconn.Config, application string) {
+	maps.Copy(pc.RuntimeParams, sessionSettings)
 	pc.RuntimeParams["application_name"] = application
-	for k, v := range extra {
-		pc.RuntimeParams[k] = v
-	}
 	if pc.ConnectTimeout == 0 {
 		pc.ConnectTimeout = connectTimeout
 	}
-	conn, err := pgconn.ConnectConfig(ctx, pc)
-	return conn, wrapError(err, system, "connect", schema.Name{})
 }
