@@ -54,6 +54,11 @@ var defaultSettings = []string{
 // Main is a TestMain that starts one server for the package's tests and keeps it in *server. Without a server it fails
 // in CI (CI=true) and elsewhere leaves *server nil, for which [Postgres.Database] skips the test.
 func Main(m *testing.M, server **Postgres, settings ...string) {
+	os.Exit(Run(m, server, settings...))
+}
+
+// Run is [Main] for a TestMain that has to clean up itself: it returns the exit code.
+func Run(m *testing.M, server **Postgres, settings ...string) int {
 	p, err := StartPostgres(settings...)
 	switch {
 	case err == nil:
@@ -62,13 +67,12 @@ func Main(m *testing.M, server **Postgres, settings ...string) {
 		fmt.Fprintln(os.Stderr, "SKIPPING every test that needs a server:", err)
 	default:
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return 1
 	}
-	code := m.Run()
 	if p != nil {
-		p.Remove()
+		defer p.Remove()
 	}
-	os.Exit(code)
+	return m.Run()
 }
 
 // StartPostgres makes a cluster and starts it. Settings are "name=value".
