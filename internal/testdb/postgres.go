@@ -295,16 +295,25 @@ func try(url, sql string) error {
 // Query returns the rows of a query as the server's own text, NULL as "∅".
 func Query(t testing.TB, url, sql string) [][]string {
 	t.Helper()
+	rows, err := TryQuery(url, sql)
+	if err != nil {
+		t.Fatalf("%v\nin: %.500s", err, sql)
+	}
+	return rows
+}
+
+// TryQuery is [Query] for a query that may fail.
+func TryQuery(url, sql string) ([][]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	defer conn.Close(ctx)
 	results, err := conn.PgConn().Exec(ctx, sql).ReadAll()
 	if err != nil {
-		t.Fatalf("%v\nin: %.500s", err, sql)
+		return nil, err
 	}
 	var rows [][]string
 	for _, r := range results[len(results)-1].Rows {
@@ -317,7 +326,7 @@ func Query(t testing.TB, url, sql string) [][]string {
 		}
 		rows = append(rows, row)
 	}
-	return rows
+	return rows, nil
 }
 
 // QueryText returns what Query does in one string: columns joined by "|", rows by newlines.
