@@ -17,8 +17,8 @@ import (
 // differencesShown bounds the differing rows that a report lists.
 const differencesShown = 10
 
-// compareSettings give both sides one text form of each value, whatever the defaults of role and database.
-const compareSettings = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; " +
+// FixedOutput gives a session one text form of each value, whatever the defaults of role and database.
+const FixedOutput = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; " +
 	"SET extra_float_digits = 3; SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET row_security = off"
 
 // Pair is two databases whose tables are compared by value. It is used by one goroutine at a time.
@@ -35,7 +35,7 @@ func OpenPair(t testing.TB, source, sink string) *Pair {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close(context.Background()) })
-		if _, err := conn.PgConn().Exec(ctx, compareSettings).ReadAll(); err != nil {
+		if _, err := conn.PgConn().Exec(ctx, FixedOutput).ReadAll(); err != nil {
 			t.Fatal(err)
 		}
 		return conn

@@ -140,6 +140,20 @@ func (p *Postgres) init() error {
 	return os.WriteFile(filepath.Join(p.data(), "pg_hba.conf"), []byte(hba), 0o644)
 }
 
+// Program returns the path of a program that belongs to the server (psql, pg_recvlogical): from its own folder, or else
+// from the command search path.
+func (p *Postgres) Program(name string) (string, error) {
+	if path := filepath.Join(p.bin, name); exists(path) {
+		return path, nil
+	}
+	return exec.LookPath(name)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 func (p *Postgres) data() string { return filepath.Join(p.Dir, "data") }
 
 // Start starts the server of an existing cluster, after Stop or Kill on the port that it had.
