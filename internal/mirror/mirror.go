@@ -85,7 +85,7 @@ const (
 // Run mirrors until ctx ends, which drains and is no error, or with Options.Once until everything has been copied and
 // caught up. An error is one that no waiting mends: Kind Setup, Gap, Fenced or Internal, or Unavailable at the very start.
 func Run(ctx context.Context, o Options) (*Summary, error) {
-	m := &run{Options: o, totals: map[schema.ID]*totals{}}
+	m := &runner{Options: o, totals: map[schema.ID]*totals{}}
 	backoff := backoffMin
 	for reached := false; ; {
 		began := time.Now()
@@ -134,8 +134,8 @@ var (
 	errRetry    = errors.New("a paused table is due to be tried again") // the log is read again from where it stands
 )
 
-// run is one call of Run: what outlives its sessions.
-type run struct {
+// runner is one call of Run: what outlives its sessions.
+type runner struct {
 	Options
 	totals map[schema.ID]*totals
 	last   *Summary
@@ -145,14 +145,14 @@ type run struct {
 // totals counts what a run did for one table.
 type totals struct{ rowsCopied, changes int64 }
 
-func (m *run) outcome() *Summary {
+func (m *runner) outcome() *Summary {
 	if m.last == nil {
 		return &Summary{}
 	}
 	return m.last
 }
 
-func (m *run) total(id schema.ID) *totals {
+func (m *runner) total(id schema.ID) *totals {
 	if m.totals[id] == nil {
 		m.totals[id] = &totals{}
 	}
@@ -161,7 +161,7 @@ func (m *run) total(id schema.ID) *totals {
 
 // startOver forgets the log's position, after a gap: what the source kept for us is dropped and made anew, and every
 // table is copied again.
-func (m *run) startOver(ctx context.Context, gap error) error {
+func (m *runner) startOver(ctx context.Context, gap error) error {
 	m.Log.Warn("the log has a gap, copying every table anew", "error", gap)
 	id, err := m.Store.MirrorID(ctx)
 	if err != nil {
@@ -183,7 +183,7 @@ func (m *run) startOver(ctx context.Context, gap error) error {
 }
 
 // event records what a person may want to know later. That it cannot be recorded stops nothing.
-func (m *run) event(ctx context.Context, table schema.Name, kind, text string) {
+func (m *runner) event(ctx context.Context, table schema.Name, kind, text string) {
 	err := m.Store.AddEvent(ctx, state.Event{At: time.Now(), Table: table, Kind: kind, Text: text})
 	if err != nil {
 		m.Log.Warn("event not recorded", "kind", kind, "error", err)

@@ -25,7 +25,7 @@ import (
 // it knows it has read from the sink, the state and the source, so what a killed process leaves and what a lost
 // connection leaves are taken up in the same way.
 type session struct {
-	*run
+	*runner
 	source connector.Source
 	sink   connector.Sink
 	budget *lane.Budget
@@ -40,9 +40,9 @@ type session struct {
 }
 
 // open claims the sink, discovers and plans the tables, opens the logs and puts each table where it goes on.
-func (m *run) open(ctx context.Context) (s *session, err error) {
+func (m *runner) open(ctx context.Context) (s *session, err error) {
 	s = &session{
-		run: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
+		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
 		ready: newQueue(), joins: newQueue(), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
 	}
 	defer func() {
