@@ -65,6 +65,8 @@ type Limits struct {
 	DiscoverEvery time.Duration // 0: only at the start
 	FloorEvery    time.Duration // how often the floor is saved and acknowledged
 	DrainFor      time.Duration // how long a stop waits for the appliers
+	BackoffMin    time.Duration // between two sessions after the source or the sink could not be reached, doubled each time
+	BackoffMax    time.Duration // the longest of these waits
 }
 
 // DefaultLimits returns the limits of a mirror without settings.
@@ -72,21 +74,15 @@ func DefaultLimits() Limits {
 	return Limits{
 		CopyWorkers: 4, ChunkRows: 100_000, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, LaneBytes: 32 << 20,
 		TableFailures: 3, RetryPaused: 5 * time.Minute, DiscoverEvery: 5 * time.Minute, FloorEvery: 5 * time.Second,
-		DrainFor: 30 * time.Second,
+		DrainFor: 30 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 30 * time.Second,
 	}
 }
-
-// Back-off between two sessions after the source or the sink could not be reached.
-const (
-	backoffMin = 100 * time.Millisecond
-	backoffMax = 30 * time.Second
-)
 
 // Run mirrors until ctx ends, which drains and is no error, or with Options.Once until everything has been copied and
 // caught up. An error is one that no waiting mends: Kind Setup, Gap, Fenced or Internal, or Unavailable at the very start.
 func Run(ctx context.Context, o Options) (*Summary, error) {
 	m := &runner{Options: o, totals: map[schema.ID]*totals{}}
-	backoff := backoffMin
+	backoff := m.Limits.BackoffMin
 	for reached := false; ; {
 		began := time.Now()
 		s, err := m.open(ctx)
@@ -116,8 +112,8 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 		case connector.KindOf(err) != connector.Unavailable || !reached:
 			return m.outcome(), err
 		}
-		if time.Since(began) > 2*backoffMax {
-			backoff = backoffMin
+		if time.Since(began) > 10*backoff { // it had been well in between
+			backoff = m.Limits.BackoffMin
 		}
 		m.Log.Warn("source or sink unavailable, trying again", "in", backoff, "error", err)
 		select {
@@ -125,7 +121,7 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 		case <-ctx.Done():
 			return m.outcome(), nil
 		}
-		backoff = min(2*backoff, backoffMax)
+		backoff = min(2*backoff, m.Limits.BackoffMax)
 	}
 }
 

@@ -60,6 +60,7 @@ func (w *world) options(once bool) Options {
 	o.Limits.FloorEvery = 10 * time.Millisecond
 	o.Limits.DiscoverEvery = 20 * time.Millisecond
 	o.Limits.BatchRows = 5
+	o.Limits.BackoffMin = time.Millisecond
 	if w.change != nil {
 		w.change(&o)
 	}
