@@ -173,7 +173,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	}
 	switch do {
 	case refuse:
-		t.setPhase(Paused, why, "undo the change; or drop the destination, and the table is copied into a new one")
+		t.setPhase(Paused, why, "undo the change; or run once without the table and then with it again, and it is copied anew")
 		t.log.hold(t)
 		return nil
 	case recopy:
