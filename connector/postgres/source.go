@@ -21,6 +21,8 @@ type Source struct {
 	server server
 
 	timelines timelines
+	versions  tableVersions
+	seen      seenToken
 }
 
 // server is what a source must know of the cluster it is connected to.
