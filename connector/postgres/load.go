@@ -27,6 +27,8 @@ type layout struct {
 	columns []writtenColumn
 	key     []int // indexes into columns
 	binary  bool  // every column has a binary form
+
+	putRow, deleteRow string
 }
 
 // writtenColumn is a column that we write: all but generated ones and those of the history.
@@ -48,9 +50,9 @@ func (s *Sink) layoutOf(ctx context.Context, t *connector.Target) (*layout, erro
 	if l != nil && l.target == t {
 		return l, nil
 	}
-	types, err := s.resolveTypes(ctx, t.SinkTypes)
+	types, err := s.readTypes(ctx, t.SinkTypes) // anew: a type may have been made again
 	if err != nil {
-		return nil, err
+		return nil, wrapError(err, sinkSystem, "look up types", t.Name)
 	}
 	l = &layout{target: t, dest: quoteName(t.Name), binary: true}
 	for _, c := range tableColumns(t) {
@@ -72,6 +74,7 @@ func (s *Sink) layoutOf(ctx context.Context, t *connector.Target) (*layout, erro
 			l.key = append(l.key, k)
 		}
 	}
+	l.putRow, l.deleteRow = l.rowStatements()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.layouts[t.Name] = l

@@ -29,8 +29,31 @@ const divisionByZero = "22012"
 
 // session is what we remember of a connection between transactions.
 type session struct {
-	prepared map[string]string // statement names by SQL
-	stages   []string          // names of stage tables, the one used last at the end
+	prepared map[statement]string // their names on the server
+	stages   []string             // names of stage tables, the one used last at the end
+}
+
+// statement is what a prepared statement depends on. The types are those of the parameters: a table that is made anew with
+// other types is another statement.
+type statement struct{ sql, types string }
+
+// params are the parameters of a statement.
+type params struct {
+	values  [][]byte // nil is NULL
+	formats []int16
+	types   []uint32
+}
+
+func (p *params) typeKey() []byte {
+	key := make([]byte, 0, 4*len(p.types))
+	for _, t := range p.types {
+		key = appendUint32(key, t)
+	}
+	return key
+}
+
+func (p *params) clear() {
+	p.values, p.formats, p.types = p.values[:0], p.formats[:0], p.types[:0]
 }
 
 // tx is a transaction on one connection. It implements connector.Tx.
@@ -79,7 +102,7 @@ func (s *Sink) begin(ctx context.Context) (*tx, error) {
 			conn.Release()
 			return nil, wrapError(err, sinkSystem, "begin", schema.Name{})
 		}
-		x.session = &session{prepared: map[string]string{}}
+		x.session = &session{prepared: map[statement]string{}}
 		x.pg.CustomData()[key] = x.session
 	}
 	x.stages = x.session.stages
@@ -175,16 +198,17 @@ func (q *pipe) send(sql string, reply func(pgconn.CommandTag, error) error) {
 	q.replies = append(q.replies, reply)
 }
 
-// call adds a statement with parameters, which the connection prepares when it first sees it.
-func (q *pipe) call(sql string, values [][]byte, formats []int16, reply func(pgconn.CommandTag, error) error) {
-	name, ok := q.x.session.prepared[sql]
+// call adds a statement with parameters, which the connection prepares when it first sees it with these types.
+func (q *pipe) call(sql string, p params, reply func(pgconn.CommandTag, error) error) {
+	key := statement{sql, string(p.typeKey())}
+	name, ok := q.x.session.prepared[key]
 	if !ok {
 		name = fmt.Sprintf("sluice_%d", len(q.x.session.prepared)+1)
-		q.x.session.prepared[sql] = name
-		q.p.SendPrepare(name, sql, nil)
+		q.x.session.prepared[key] = name
+		q.p.SendPrepare(name, sql, p.types)
 		q.replies = append(q.replies, func(_ pgconn.CommandTag, err error) error { return err })
 	}
-	q.p.SendQueryPrepared(name, values, formats, nil)
+	q.p.SendQueryPrepared(name, p.values, p.formats, nil)
 	q.replies = append(q.replies, reply)
 }
 
@@ -245,7 +269,7 @@ func (q *pipe) sendEntries(entries map[string]string) {
 		return
 	}
 	values := [][]byte{[]byte(q.x.claim.mirror), textArray(keys), textArray(olds), textArray(news), fmt.Append(nil, existing)}
-	q.call(keepEntries, values, nil, func(_ pgconn.CommandTag, err error) error {
+	q.call(keepEntries, params{values: values}, func(_ pgconn.CommandTag, err error) error {
 		if isState(err, "23505") {
 			return fenced(&pgconn.PgError{Code: divisionByZero})
 		}

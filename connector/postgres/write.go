@@ -148,6 +148,16 @@ func (l *layout) onConflict() string {
 	return " ON CONFLICT (" + strings.Join(keys, ", ") + ") DO " + action
 }
 
+// rowStatements returns the statements that put and delete one row.
+func (l *layout) rowStatements() (put, remove string) {
+	values := make([]string, len(l.columns))
+	for c := range l.columns {
+		values[c] = param(c + 1)
+	}
+	return "INSERT INTO " + l.dest + " (" + l.columnList() + ") VALUES (" + strings.Join(values, ", ") + ")" + l.onConflict(),
+		"DELETE FROM " + l.dest + " WHERE " + l.match("", func(n int) string { return param(n + 1) })
+}
+
 // param writes the nth parameter of a statement, from 1.
 func param(n int) string { return fmt.Sprintf("$%d", n) }
 
@@ -439,11 +449,10 @@ func (x *tx) writeRows(ctx context.Context, b *batch) error {
 type rowWriter struct {
 	x *tx
 	*batch
-	q       *pipe
-	sent    int
-	values  [][]byte
-	formats []int16
-	arena   []byte // holds the values of one statement
+	params
+	q     *pipe
+	sent  int
+	arena []byte // holds the values of one statement
 }
 
 // call sends a statement with the parameters collected. Where it must change one row, another count means that the
@@ -455,13 +464,14 @@ func (w *rowWriter) call(ctx context.Context, sql string, row int, mustChange bo
 			return err
 		}
 	}
-	w.q.call(sql, w.values, w.formats, func(tag pgconn.CommandTag, err error) error {
+	w.q.call(sql, w.params, func(tag pgconn.CommandTag, err error) error {
 		if err == nil && mustChange && tag.RowsAffected() != 1 {
 			return w.missing(row)
 		}
 		return w.refused(err, row)
 	})
-	w.values, w.formats, w.arena = w.values[:0], w.formats[:0], w.arena[:0]
+	w.params.clear()
+	w.arena = w.arena[:0]
 	if w.sent++; w.sent%pipelineRows == 0 {
 		return w.finish()
 	}
@@ -494,6 +504,7 @@ func (w *rowWriter) add(c, i int) (err error) {
 		format = pgconnBinary
 	}
 	w.formats = append(w.formats, format)
+	w.types = append(w.types, w.layout.columns[c].sink.oid)
 	if b.IsNull(i) {
 		w.values = append(w.values, nil)
 		return nil
@@ -529,7 +540,7 @@ func (w *rowWriter) delete(ctx context.Context, i int) error {
 	if err := w.addKey(i); err != nil {
 		return err
 	}
-	return w.call(ctx, "DELETE FROM "+w.dest+" WHERE "+w.match("", func(n int) string { return param(n + 1) }), i, false)
+	return w.call(ctx, w.deleteRow, i, false)
 }
 
 // put writes row i in place of the stored row with its key, and of the one with the key of row old.
@@ -542,14 +553,12 @@ func (w *rowWriter) put(ctx context.Context, i, old int) error {
 			return err
 		}
 	}
-	params := make([]string, len(w.columns))
 	for c := range w.columns {
-		params[c] = param(c + 1)
 		if err := w.add(c, i); err != nil {
 			return err
 		}
 	}
-	return w.call(ctx, "INSERT INTO "+w.dest+" ("+w.columnList()+") VALUES ("+strings.Join(params, ", ")+")"+w.onConflict(), i, false)
+	return w.call(ctx, w.putRow, i, false)
 }
 
 // update changes the values of row i that were sent in the stored row with the key of row old.
