@@ -1,0 +1,397 @@
+package connectortest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/schema"
+)
+
+const memorySink = "sink memory"
+
+var _ connector.Sink = (*MemorySink)(nil)
+
+// MemorySink implements connector.Sink over a [Store]. Rows and entries are committed together.
+type MemorySink struct {
+	Writers int // see connector.Traits; set before use
+	// RefuseRow, if set, reports rows that the sink cannot hold, as a CHECK constraint would. Set before use.
+	RefuseRow func(table schema.Name, row Row) bool
+
+	store  *Store
+	faults *Faults
+
+	mu     sync.Mutex // taken after store.mu where both are
+	dead   bool
+	mirror string
+	epoch  int               // 0: nothing is claimed
+	known  map[string]string // entries as this sink last knew them
+}
+
+// NewMemorySink returns a sink that writes store; faults may be nil. Several of them over one Store are several processes.
+func NewMemorySink(store *Store, faults *Faults) *MemorySink {
+	if faults == nil {
+		faults = new(Faults)
+	}
+	return &MemorySink{Writers: 4, store: store, faults: faults}
+}
+
+// Reopen returns the sink of the process started anew: what was committed is there, open transactions are lost, and
+// nothing more comes of s.
+func (s *MemorySink) Reopen(faults *Faults) *MemorySink {
+	s.Close()
+	next := NewMemorySink(s.store, faults)
+	next.Writers, next.RefuseRow = s.Writers, s.RefuseRow
+	return next
+}
+
+// Traits says that rows and entries appear together and that the store keeps both.
+func (s *MemorySink) Traits() connector.Traits {
+	return connector.Traits{Atomic: true, Keeps: true, Writers: s.Writers}
+}
+
+// Plan stores each column under its own name.
+func (s *MemorySink) Plan(ctx context.Context, want connector.Target) (*connector.Target, error) {
+	return guard(ctx, s.faults, memorySink, CallPlan, func() (*connector.Target, error) {
+		if want.SoftDelete {
+			return nil, sinkError(connector.TableFault, "plan", want.Name, errors.New("soft deletes are not kept in memory"))
+		}
+		t := want
+		if t.Columns == nil {
+			for i := range t.Table.Columns {
+				t.Columns = append(t.Columns, i)
+			}
+		}
+		t.SinkNames, t.SinkTypes, t.Misfits = nil, nil, nil
+		for _, c := range t.Columns {
+			t.SinkNames = append(t.SinkNames, t.Table.Columns[c].Name)
+			t.SinkTypes = append(t.SinkTypes, t.Table.Columns[c].Type.Native)
+			t.Misfits = append(t.Misfits, "")
+		}
+		if _, err := keyColumns(&t); err != nil {
+			return nil, sinkError(connector.TableFault, "plan", t.Name, err)
+		}
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		t.Copy = 0
+		if stored := s.store.tables[t.Name]; stored != nil {
+			if err := s.checkOwner(stored); err != nil {
+				return nil, sinkError(connector.TableFault, "plan", t.Name, err)
+			}
+			t.Copy = stored.ready
+		}
+		return &t, nil
+	})
+}
+
+// keyColumns returns the places of the key among the stored columns.
+func keyColumns(t *connector.Target) ([]int, error) {
+	names := t.Key
+	if names == nil {
+		names = t.Table.KeyNames()
+	}
+	if len(names) == 0 && !t.History {
+		return nil, errors.New("the table has no key")
+	}
+	key := make([]int, len(names))
+	for i, name := range names {
+		key[i] = slices.IndexFunc(t.Columns, func(c int) bool { return t.Table.Columns[c].Name == name })
+		if key[i] < 0 {
+			return nil, fmt.Errorf("key column %q is not stored", name)
+		}
+	}
+	return key, nil
+}
+
+// checkOwner tells whether the destination may be written. The caller holds store.mu.
+func (s *MemorySink) checkOwner(t *storedTable) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case t.owner == "":
+		return errors.New("the destination exists and is not a mirror's")
+	case s.mirror != "" && t.owner != s.mirror:
+		return fmt.Errorf("the destination belongs to mirror %s", t.owner)
+	}
+	return nil
+}
+
+// Claim raises the mirror's epoch, which all earlier claims then lack.
+func (s *MemorySink) Claim(ctx context.Context, mirror, id string) (*connector.Claim, error) {
+	claim, err := guard(ctx, s.faults, memorySink, CallClaim, func() (*connector.Claim, error) {
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		if err := s.alive("claim"); err != nil {
+			return nil, err
+		}
+		m := s.store.mirrors[mirror]
+		isNew := m == nil
+		if isNew {
+			if id == "" {
+				id = s.store.mirrorID(mirror)
+			}
+			m = &storedMirror{id: id, entries: make(map[string]string)}
+			s.store.mirrors[mirror] = m
+		} else if id != "" && id != m.id {
+			return nil, sinkError(connector.Setup, "claim", schema.Name{}, fmt.Errorf("mirror %s has id %s there, not %s", mirror, m.id, id))
+		}
+		m.epoch++
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.mirror, s.epoch, s.known = mirror, m.epoch, maps.Clone(m.entries)
+		return &connector.Claim{ID: m.id, New: isNew, Entries: maps.Clone(m.entries)}, nil
+	})
+	return claim, err
+}
+
+// Create begins copy t.Copy, or goes on with it.
+func (s *MemorySink) Create(ctx context.Context, t *connector.Target) error {
+	_, err := guard(ctx, s.faults, memorySink, CallCreate, func() (struct{}, error) {
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		return struct{}{}, s.create(t)
+	})
+	return err
+}
+
+func (s *MemorySink) create(t *connector.Target) error {
+	if _, err := s.claimed("create", s.currentEpoch()); err != nil {
+		return err
+	}
+	stored := s.store.tables[t.Name]
+	if stored == nil {
+		stored = &storedTable{owner: s.mirrorName(), rows: make(map[string]Row)}
+		s.store.tables[t.Name] = stored
+	}
+	if err := s.checkOwner(stored); err != nil {
+		return sinkError(connector.TableFault, "create", t.Name, err)
+	}
+	if t.Copy <= stored.ready {
+		return sinkError(connector.Internal, "create", t.Name, fmt.Errorf("copy %d, but copy %d is ready", t.Copy, stored.ready))
+	}
+	if stored.loading != nil && stored.loading.number == t.Copy {
+		return nil
+	}
+	stored.loading = &copying{number: t.Copy}
+	return nil
+}
+
+// Ready puts the copy's rows in the place of the old ones.
+func (s *MemorySink) Ready(ctx context.Context, t *connector.Target, entries map[string]string) error {
+	_, err := guard(ctx, s.faults, memorySink, CallReady, func() (struct{}, error) {
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		return struct{}{}, s.ready(t, entries)
+	})
+	if err == nil {
+		s.learn(entries)
+	}
+	return err
+}
+
+func (s *MemorySink) ready(t *connector.Target, entries map[string]string) error {
+	m, err := s.claimed("ready", s.currentEpoch())
+	if err != nil {
+		return err
+	}
+	stored := s.store.tables[t.Name]
+	if stored == nil || stored.loading == nil || stored.loading.number != t.Copy {
+		return sinkError(connector.TableFault, "ready", t.Name, fmt.Errorf("copy %d is not under way", t.Copy))
+	}
+	key, err := keyColumns(t)
+	if err != nil {
+		return sinkError(connector.Internal, "ready", t.Name, err)
+	}
+	rows := make(map[string]Row)
+	if !t.History {
+		for _, row := range stored.loading.rows {
+			k := storedKey(key, row)
+			if rows[k] != nil {
+				return sinkError(connector.Constraint, "ready", t.Name, errors.New("two rows of the copy have one key"))
+			}
+			rows[k] = row
+		}
+	}
+	if err := s.compareEntries("ready", m, entries); err != nil {
+		return err
+	}
+	if t.History {
+		for _, row := range stored.loading.rows {
+			stored.history = append(stored.history, HistoryRow{Op: "copy", Row: row})
+		}
+	}
+	stored.rows, stored.key, stored.ready, stored.loading = rows, key, t.Copy, nil
+	stored.columns, stored.numbers = slices.Clone(t.SinkNames), numbersOf(t)
+	stored.changes++
+	setEntries(m, entries)
+	return nil
+}
+
+func numbersOf(t *connector.Target) []int32 {
+	numbers := make([]int32, len(t.Columns))
+	for i, c := range t.Columns {
+		numbers[i] = t.Table.Columns[c].Number
+	}
+	return numbers
+}
+
+func storedKey(key []int, row Row) string {
+	k := make(Row, len(key))
+	for i, c := range key {
+		k[i] = row[c]
+	}
+	return keyText(k)
+}
+
+// Change gives the stored rows the columns of the new version: those that are new hold NULL, those that are gone go.
+func (s *MemorySink) Change(ctx context.Context, t *connector.Target, to *schema.Table) (*connector.Target, error) {
+	return guard(ctx, s.faults, memorySink, CallChange, func() (*connector.Target, error) {
+		next := *t
+		next.Table, next.Columns, next.SinkNames, next.SinkTypes, next.Misfits = to, nil, nil, nil, nil
+		for i, c := range to.Columns {
+			next.Columns = append(next.Columns, i)
+			next.SinkNames = append(next.SinkNames, c.Name)
+			next.SinkTypes = append(next.SinkTypes, c.Type.Native)
+			next.Misfits = append(next.Misfits, "")
+		}
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		if _, err := s.claimed("change", s.currentEpoch()); err != nil {
+			return nil, err
+		}
+		stored := s.store.tables[t.Name]
+		if stored == nil || stored.ready == 0 {
+			return nil, sinkError(connector.TableFault, "change", t.Name, errors.New("the destination does not exist"))
+		}
+		key, err := keyColumns(&next)
+		if err != nil {
+			return nil, sinkError(connector.TableFault, "change", t.Name, err)
+		}
+		stored.alter(numbersOf(&next))
+		stored.columns, stored.key = slices.Clone(next.SinkNames), key
+		stored.changes++
+		return &next, nil
+	})
+}
+
+// alter gives all rows the columns with these numbers.
+func (t *storedTable) alter(numbers []int32) {
+	convert := func(row Row) Row {
+		if row == nil {
+			return nil
+		}
+		next := make(Row, len(numbers))
+		for i, n := range numbers {
+			next[i] = Null
+			if c := slices.Index(t.numbers, n); c >= 0 {
+				next[i] = row[c]
+			}
+		}
+		return next
+	}
+	for k, row := range t.rows {
+		t.rows[k] = convert(row)
+	}
+	for i := range t.history {
+		t.history[i].Row = convert(t.history[i].Row)
+	}
+	t.numbers = numbers
+}
+
+// Begin starts a transaction under the claim of this moment.
+func (s *MemorySink) Begin(ctx context.Context) (connector.Tx, error) {
+	return guard(ctx, s.faults, memorySink, CallBegin, func() (connector.Tx, error) {
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		if err := s.alive("begin"); err != nil {
+			return nil, err
+		}
+		return &memoryTx{sink: s, epoch: s.currentEpoch(), live: make(map[schema.Name]*liveCopy)}, nil
+	})
+}
+
+// Close ends the sink; its open transactions are lost.
+func (s *MemorySink) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead = true
+	return nil
+}
+
+func (s *MemorySink) alive(op string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dead {
+		return sinkError(connector.Unavailable, op, schema.Name{}, errors.New("the sink is closed"))
+	}
+	return nil
+}
+
+func (s *MemorySink) currentEpoch() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.epoch
+}
+
+func (s *MemorySink) mirrorName() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mirror
+}
+
+// claimed returns the mirror if the claim of this epoch still holds. The caller holds store.mu.
+func (s *MemorySink) claimed(op string, epoch int) (*storedMirror, error) {
+	if err := s.alive(op); err != nil {
+		return nil, err
+	}
+	if epoch == 0 {
+		return nil, sinkError(connector.Internal, op, schema.Name{}, errors.New("no mirror is claimed"))
+	}
+	m := s.store.mirrors[s.mirrorName()]
+	if m == nil || m.epoch != epoch {
+		return nil, sinkError(connector.Fenced, op, schema.Name{}, errors.New("another process has claimed the mirror"))
+	}
+	return m, nil
+}
+
+// compareEntries refuses to overwrite entries that are not as this sink knows them: the answer of an earlier Commit was
+// lost and nobody looked.
+func (s *MemorySink) compareEntries(op string, m *storedMirror, entries map[string]string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range entries {
+		if m.entries[k] != s.known[k] {
+			return sinkError(connector.Fenced, op, schema.Name{}, fmt.Errorf("entry %s is not what this process wrote last", k))
+		}
+	}
+	return nil
+}
+
+func setEntries(m *storedMirror, entries map[string]string) {
+	for k, v := range entries {
+		m.entries[k] = v
+		if v == "" {
+			delete(m.entries, k)
+		}
+	}
+}
+
+// learn takes note of entries whose commit was answered.
+func (s *MemorySink) learn(entries map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, v := range entries {
+		s.known[k] = v
+		if v == "" {
+			delete(s.known, k)
+		}
+	}
+}
+
+func sinkError(kind connector.Kind, op string, table schema.Name, err error) *connector.Error {
+	return &connector.Error{Kind: kind, System: memorySink, Op: op, Table: table, Err: err}
+}
