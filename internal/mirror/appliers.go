@@ -42,8 +42,8 @@ func (s *session) applyOne(ctx context.Context, t *table) error {
 	switch {
 	case len(batch) == 0:
 	case batch[0].Change != nil:
-		t.lane.Done()
 		err = s.schemaChanged(ctx, t, batch[0].Change)
+		t.lane.Done()
 	default:
 		err = s.applyBatch(ctx, t, batch)
 	}

@@ -65,6 +65,8 @@ type Limits struct {
 	DiscoverEvery time.Duration // 0: only at the start
 	FloorEvery    time.Duration // how often the floor is saved and acknowledged
 	DrainFor      time.Duration // how long a stop waits for the appliers
+	BackoffMin    time.Duration // between two sessions after the source or the sink could not be reached, doubled each time
+	BackoffMax    time.Duration // the longest of these waits
 }
 
 // DefaultLimits returns the limits of a mirror without settings.
@@ -72,21 +74,15 @@ func DefaultLimits() Limits {
 	return Limits{
 		CopyWorkers: 4, ChunkRows: 100_000, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, LaneBytes: 32 << 20,
 		TableFailures: 3, RetryPaused: 5 * time.Minute, DiscoverEvery: 5 * time.Minute, FloorEvery: 5 * time.Second,
-		DrainFor: 30 * time.Second,
+		DrainFor: 30 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 30 * time.Second,
 	}
 }
-
-// Back-off between two sessions after the source or the sink could not be reached.
-const (
-	backoffMin = 100 * time.Millisecond
-	backoffMax = 30 * time.Second
-)
 
 // Run mirrors until ctx ends, which drains and is no error, or with Options.Once until everything has been copied and
 // caught up. An error is one that no waiting mends: Kind Setup, Gap, Fenced or Internal, or Unavailable at the very start.
 func Run(ctx context.Context, o Options) (*Summary, error) {
-	m := &run{Options: o, totals: map[schema.ID]*totals{}}
-	backoff := backoffMin
+	m := &runner{Options: o, totals: map[schema.ID]*totals{}}
+	backoff := m.Limits.BackoffMin
 	for reached := false; ; {
 		began := time.Now()
 		s, err := m.open(ctx)
@@ -116,8 +112,8 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 		case connector.KindOf(err) != connector.Unavailable || !reached:
 			return m.outcome(), err
 		}
-		if time.Since(began) > 2*backoffMax {
-			backoff = backoffMin
+		if time.Since(began) > 10*backoff { // it had been well in between
+			backoff = m.Limits.BackoffMin
 		}
 		m.Log.Warn("source or sink unavailable, trying again", "in", backoff, "error", err)
 		select {
@@ -125,7 +121,7 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 		case <-ctx.Done():
 			return m.outcome(), nil
 		}
-		backoff = min(2*backoff, backoffMax)
+		backoff = min(2*backoff, m.Limits.BackoffMax)
 	}
 }
 
@@ -134,8 +130,8 @@ var (
 	errRetry    = errors.New("a paused table is due to be tried again") // the log is read again from where it stands
 )
 
-// run is one call of Run: what outlives its sessions.
-type run struct {
+// runner is one call of Run: what outlives its sessions.
+type runner struct {
 	Options
 	totals map[schema.ID]*totals
 	last   *Summary
@@ -145,14 +141,14 @@ type run struct {
 // totals counts what a run did for one table.
 type totals struct{ rowsCopied, changes int64 }
 
-func (m *run) outcome() *Summary {
+func (m *runner) outcome() *Summary {
 	if m.last == nil {
 		return &Summary{}
 	}
 	return m.last
 }
 
-func (m *run) total(id schema.ID) *totals {
+func (m *runner) total(id schema.ID) *totals {
 	if m.totals[id] == nil {
 		m.totals[id] = &totals{}
 	}
@@ -161,7 +157,7 @@ func (m *run) total(id schema.ID) *totals {
 
 // startOver forgets the log's position, after a gap: what the source kept for us is dropped and made anew, and every
 // table is copied again.
-func (m *run) startOver(ctx context.Context, gap error) error {
+func (m *runner) startOver(ctx context.Context, gap error) error {
 	m.Log.Warn("the log has a gap, copying every table anew", "error", gap)
 	id, err := m.Store.MirrorID(ctx)
 	if err != nil {
@@ -183,7 +179,7 @@ func (m *run) startOver(ctx context.Context, gap error) error {
 }
 
 // event records what a person may want to know later. That it cannot be recorded stops nothing.
-func (m *run) event(ctx context.Context, table schema.Name, kind, text string) {
+func (m *runner) event(ctx context.Context, table schema.Name, kind, text string) {
 	err := m.Store.AddEvent(ctx, state.Event{At: time.Now(), Table: table, Kind: kind, Text: text})
 	if err != nil {
 		m.Log.Warn("event not recorded", "kind", kind, "error", err)

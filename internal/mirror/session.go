@@ -25,47 +25,49 @@ import (
 // it knows it has read from the sink, the state and the source, so what a killed process leaves and what a lost
 // connection leaves are taken up in the same way.
 type session struct {
-	*run
+	*runner
 	source connector.Source
 	sink   connector.Sink
 	budget *lane.Budget
 	copies *semaphore.Weighted // chunk readers, over all tables
 	ready  *queue              // tables with changes to apply, the longest waiting first
 	joins  *queue              // tables to copy
-	joined sync.WaitGroup      // joins under way
 
 	mu     sync.Mutex
 	logs   map[string]*logReader
 	tables map[schema.ID]*table
 }
 
-// open claims the sink, discovers and plans the tables, opens the logs and puts each table where it goes on.
-func (m *run) open(ctx context.Context) (s *session, err error) {
-	s = &session{
-		run: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
+// open begins a session. An error leaves nothing open.
+func (m *runner) open(ctx context.Context) (*session, error) {
+	s := &session{
+		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
 		ready: newQueue(), joins: newQueue(), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close())
-		}
-	}()
+	if err := s.begin(ctx); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// begin claims the sink, discovers and plans the tables, opens the logs and puts each table where it goes on.
+func (s *session) begin(ctx context.Context) error {
 	claim, err := s.claim(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if s.source, err = m.Source(ctx, claim.ID); err != nil {
-		return nil, err
+	if s.source, err = s.runner.Source(ctx, claim.ID); err != nil {
+		return err
 	}
 	found, err := s.source.Tables(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	ps, err := planTables(ctx, found, m.Select, s.sink)
+	ps, err := planTables(ctx, found, s.Select, s.sink)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return s, s.place(ctx, ps, claim.Entries)
+	return s.place(ctx, ps, claim.Entries)
 }
 
 // claim makes this process the sink's only writer and agrees with it on the mirror's id.
@@ -74,7 +76,7 @@ func (s *session) claim(ctx context.Context) (*connector.Claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.sink, err = s.Sink(ctx, id); err != nil {
+	if s.sink, err = s.runner.Sink(ctx, id); err != nil {
 		return nil, err
 	}
 	claim, err := s.sink.Claim(ctx, s.Mirror, id)
@@ -171,7 +173,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	}
 	switch do {
 	case refuse:
-		t.setPhase(Paused, why, "undo the change; or drop the destination, and the table is copied into a new one")
+		t.setPhase(Paused, why, "undo the change; or run once without the table and then with it again, and it is copied anew")
 		t.log.hold(t)
 		return nil
 	case recopy:
