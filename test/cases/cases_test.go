@@ -84,7 +84,7 @@ func runCase(t *testing.T, dir, way string, s settings) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sluice := process.New(t, program, process.Config{Name: "case", Source: source, Sink: sink, Mirror: string(mirror)})
+	sluice := process.New(t, program, process.Config{Name: dir + "_" + way, Source: source, Sink: sink, Mirror: string(mirror)})
 	psql(t, source, filepath.Join(dir, "source.sql"))
 	if way == "stream" {
 		sluice.Once(t, s.Exit, runLimit)
