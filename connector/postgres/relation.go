@@ -85,7 +85,7 @@ func (st *stream) settle(ctx context.Context, r *relation) error {
 	if err != nil {
 		return err
 	}
-	gone := now == nil || now.Refused != ""
+	gone := now.Refused != ""
 	agrees := false
 	if !gone {
 		if agrees, err = st.agreesWithCatalog(ctx, r, now); err != nil {
@@ -105,11 +105,6 @@ func (st *stream) settle(ctx context.Context, r *relation) error {
 	case known != nil:
 		st.setVersion(r, known) // the reader is behind: a later message will tell
 	default:
-		if now == nil {
-			dropped := *before
-			dropped.Refused = "the table was dropped"
-			now = &dropped
-		}
 		if r.table != nil || r.announced == nil || r.announced.Version != now.Version || r.announced.Refused != now.Refused {
 			st.change(r, now, !gone)
 		}
