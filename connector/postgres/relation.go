@@ -301,12 +301,12 @@ func (st *stream) rewrote(ctx context.Context, oid uint32, before, now *schema.T
 		return false, nil
 	}
 	var original, computed bool
-	err := st.source.pool.QueryRow(ctx, `
+	err := st.source.pool.QueryRow(ctx, leafTree+`
 		SELECT coalesce((SELECT bool_and(c.relfilenode = c.oid) FROM pg_catalog.pg_class c
-		                 WHERE c.relkind = 'r' AND (c.oid = $1 OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_tree($1)))), true),
+		                 WHERE c.relkind = 'r' AND (c.oid = ANY($1::oid[]) OR c.oid IN (SELECT member FROM tree))), true),
 		       EXISTS (SELECT FROM pg_catalog.pg_attribute
-		               WHERE attrelid = $1 AND attnum = ANY($2) AND (atthasdef AND NOT atthasmissing OR attidentity <> ''))`,
-		oid, added).Scan(&original, &computed)
+		               WHERE attrelid = ANY($1::oid[]) AND attnum = ANY($2) AND (atthasdef AND NOT atthasmissing OR attidentity <> ''))`,
+		[]uint32{oid}, added).Scan(&original, &computed)
 	if err != nil {
 		return false, wrapError(err, sourceSystem, fmt.Sprintf("read the file of relation %d", oid), now.Name)
 	}

@@ -294,7 +294,7 @@ func (st *stream) Add(ctx context.Context, t *schema.Table) (connector.Positions
 func (st *stream) publishOnce(ctx context.Context, oid uint32, t *schema.Table) (changed bool, err error) {
 	m := st.known[oid]
 	delete(st.known, oid)
-	if m != nil && m.settledIn(m.right(t)) && (m.identity.usable || len(t.Key) == 0) {
+	if m.settled(t) {
 		return false, nil
 	}
 	return st.source.publish(ctx, oid, t)
