@@ -264,7 +264,7 @@ func (k *worker) change() string {
 		return t.upsertOf(k.rng, key)
 	case n < 70:
 		return t.updateOf(k.rng, key)
-	case n < 82 && !t.fixedKeys:
+	case n < 82:
 		return t.moveOf(key, t.make(k.rng))
 	default:
 		return t.deleteOf(key)

@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -37,22 +36,7 @@ const (
 	lookInterval = 200 * time.Millisecond // between two comparisons
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	flag.Parse()
-	dir, err := os.MkdirTemp("", "sluice-e2e-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	if program, err = process.Build(dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return testdb.Run(m, &testServer)
-}
+func TestMain(m *testing.M) { process.Main(m, &program, &testServer) }
 
 func TestEveryKindOfTableIsEqualUnderLoad(t *testing.T) {
 	source, sink := testServer.Database(t), testServer.Database(t)
