@@ -97,7 +97,7 @@ func printDifferences(w io.Writer, p *mirror.Plan) {
 				columns.add(name, c.SourceType, "left out", "")
 			case c.SinkName != c.Name:
 				columns.add(name, c.SourceType, c.SinkName+" "+c.SinkType, c.Misfit)
-			case c.SinkType != c.SourceType || c.Misfit != "":
+			case !sameType(c.SinkType, c.SourceType) || c.Misfit != "":
 				columns.add(name, c.SourceType, c.SinkType, c.Misfit)
 			}
 		}
@@ -107,6 +107,9 @@ func printDifferences(w io.Writer, p *mirror.Plan) {
 		columns.print(w, "  ")
 	}
 }
+
+// sameType compares two names of types; one side may quote what need not be.
+func sameType(a, b string) bool { return strings.ReplaceAll(a, `"`, "") == strings.ReplaceAll(b, `"`, "") }
 
 // planJSON is the form of `plan --json`. Its keys are promised to stay.
 type planJSON struct {
