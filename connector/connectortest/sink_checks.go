@@ -380,7 +380,7 @@ func checkOrder(c *sinkCheck) {
 		put("5", "a", Null, "b5"), gone("5"), put("5", "c", Null, "b5"), alter("5", "d", Null, Unsent),
 		gone("1"), put("1", "again", Null, "b1"), alter("1", "last", Null, Unsent),
 		was("2"), alter("20", "x", Null, Unsent), was("20"), alter("21", "y", Null, Unsent), put("2", "new", Null, "b2"),
-		gone("3"), gone("3"))
+		gone("3"), gone("3"), put("8", "a", Null, "b8"), gone("8"))
 	c.holds(t, Row{"5", "d", Null, "b5"}, Row{"1", "last", Null, "b1"}, Row{"21", "y", Null, "big 2"}, Row{"2", "new", Null, "b2"})
 	c.oneByOne(t, was("5"), alter("6", "d", Null, Unsent), was("6"), alter("5", "e", Null, Unsent))
 	c.holds(t, Row{"5", "e", Null, "b5"}, Row{"1", "last", Null, "b1"}, Row{"21", "y", Null, "big 2"}, Row{"2", "new", Null, "b2"})
