@@ -1,6 +1,12 @@
 package postgres
 
-import "github.com/sluicehq/sluice/connector"
+import (
+	"regexp"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicehq/sluice/connector"
+)
 
 // Config is the block `type: postgres` of a source or a sink.
 type Config struct {
@@ -13,11 +19,25 @@ type Config struct {
 // NewConfig returns a Config with its defaults set.
 func NewConfig() connector.Config { return &Config{Connections: 8} }
 
-// Validate reports what is wrong with the settings as written, without a connection.
+// slotForm is what a slot may be called (server: ReplicationSlotValidateName, NAMEDATALEN-1 characters).
+var slotForm = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+
+// Validate reports what is wrong with the settings as written, without a connection. It shows nothing of the URL.
 func (c *Config) Validate() []connector.Problem {
 	var ps []connector.Problem
 	if c.URL == "" {
 		ps = append(ps, connector.Problem{Table: "url", What: "is missing", Fix: `url: "postgres://user@host/database"`})
+	} else if _, err := pgconn.ParseConfig(c.URL); err != nil {
+		ps = append(ps, connector.Problem{
+			Table: "url", What: "cannot be read as a connection string, or names a file that cannot be read",
+			Fix: `write postgres://user@host:5432/database?option=value, with %-codes for special characters in a password`,
+		})
+	}
+	if c.Slot != "" && !slotForm.MatchString(c.Slot) {
+		ps = append(ps, connector.Problem{Table: "slot", What: "is no name for a slot", Fix: "use small letters, digits and _, 63 at most"})
+	}
+	if len(c.Publication) > 63 {
+		ps = append(ps, connector.Problem{Table: "publication", What: "is longer than the server's limit", Fix: "use 63 bytes at most"})
 	}
 	return ps
 }

@@ -43,8 +43,11 @@ type position struct {
 	lsn      LSN
 }
 
-func (p position) String() string {
-	return strconv.FormatUint(p.system, 10) + fmt.Sprintf("/%08X/", p.timeline) + p.lsn.String()
+func (p position) String() string { return p.prefix() + p.lsn.String() }
+
+// prefix is what all positions of one timeline begin with.
+func (p position) prefix() string {
+	return strconv.FormatUint(p.system, 10) + fmt.Sprintf("/%08X/", p.timeline)
 }
 
 // Position returns the text form.

@@ -19,6 +19,10 @@ type Source struct {
 	env    connector.Env
 	pool   *pgxpool.Pool // queries, snapshots and chunks; the replication connection comes on top
 	server server
+
+	timelines timelines
+	versions  tableVersions
+	seen      seenToken
 }
 
 // server is what a source must know of the cluster it is connected to.

@@ -54,6 +54,11 @@ var defaultSettings = []string{
 // Main is a TestMain that starts one server for the package's tests and keeps it in *server. Without a server it fails
 // in CI (CI=true) and elsewhere leaves *server nil, for which [Postgres.Database] skips the test.
 func Main(m *testing.M, server **Postgres, settings ...string) {
+	os.Exit(Run(m, server, settings...))
+}
+
+// Run is [Main] for a TestMain that has to clean up itself: it returns the exit code.
+func Run(m *testing.M, server **Postgres, settings ...string) int {
 	p, err := StartPostgres(settings...)
 	switch {
 	case err == nil:
@@ -62,13 +67,12 @@ func Main(m *testing.M, server **Postgres, settings ...string) {
 		fmt.Fprintln(os.Stderr, "SKIPPING every test that needs a server:", err)
 	default:
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return 1
 	}
-	code := m.Run()
 	if p != nil {
-		p.Remove()
+		defer p.Remove()
 	}
-	os.Exit(code)
+	return m.Run()
 }
 
 // StartPostgres makes a cluster and starts it. Settings are "name=value".
@@ -134,6 +138,20 @@ func (p *Postgres) init() error {
 	}
 	hba := "local all all trust\nhost all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n"
 	return os.WriteFile(filepath.Join(p.data(), "pg_hba.conf"), []byte(hba), 0o644)
+}
+
+// Program returns the path of a program that belongs to the server (psql, pg_recvlogical): from its own folder, or else
+// from the command search path.
+func (p *Postgres) Program(name string) (string, error) {
+	if path := filepath.Join(p.bin, name); exists(path) {
+		return path, nil
+	}
+	return exec.LookPath(name)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 func (p *Postgres) data() string { return filepath.Join(p.Dir, "data") }
@@ -291,16 +309,25 @@ func try(url, sql string) error {
 // Query returns the rows of a query as the server's own text, NULL as "∅".
 func Query(t testing.TB, url, sql string) [][]string {
 	t.Helper()
+	rows, err := TryQuery(url, sql)
+	if err != nil {
+		t.Fatalf("%v\nin: %.500s", err, sql)
+	}
+	return rows
+}
+
+// TryQuery is [Query] for a query that may fail.
+func TryQuery(url, sql string) ([][]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	defer conn.Close(ctx)
 	results, err := conn.PgConn().Exec(ctx, sql).ReadAll()
 	if err != nil {
-		t.Fatalf("%v\nin: %.500s", err, sql)
+		return nil, err
 	}
 	var rows [][]string
 	for _, r := range results[len(results)-1].Rows {
@@ -313,7 +340,7 @@ func Query(t testing.TB, url, sql string) [][]string {
 		}
 		rows = append(rows, row)
 	}
-	return rows
+	return rows, nil
 }
 
 // QueryText returns what Query does in one string: columns joined by "|", rows by newlines.

@@ -1,0 +1,393 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// The publications of a mirror. A table in one that publishes updates or deletes must have a usable replica identity,
+// else its UPDATE and DELETE statements fail: the application's. So there are two, on one slot.
+const (
+	fullPublication   = iota // insert, update, delete, truncate
+	insertPublication        // insert, truncate: for tables without a usable replica identity
+	publicationCount
+)
+
+var publishedActions = [publicationCount]string{"insert,update,delete,truncate", "insert,truncate"}
+
+// maxNameLength is the longest identifier in bytes (NAMEDATALEN-1).
+const maxNameLength = 63
+
+// objectName makes the default name of a slot or publication of a mirror. A slot's name takes a-z, 0-9 and _ alone; a
+// mirror whose name holds more gets a hash of it, so that two mirrors never share a name.
+func objectName(mirror string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' {
+			return r
+		}
+		return '_'
+	}, mirror)
+	return fitName("sluice_"+clean, mirror, clean != mirror)
+}
+
+// fitName cuts a name to the longest that the server keeps and then, or if marked, ends it with a hash of original.
+func fitName(name, original string, marked bool) string {
+	if !marked && len(name) <= maxNameLength {
+		return name
+	}
+	h := fnv.New64a()
+	h.Write([]byte(original)) // never fails
+	suffix := fmt.Sprintf("_%08x", uint32(h.Sum64()^h.Sum64()>>32))
+	return strings.ToValidUTF8(name[:min(len(name), maxNameLength-len(suffix))], "") + suffix
+}
+
+func (s *Source) publicationName(which int) string {
+	name := s.config.Publication
+	if name == "" {
+		name = objectName(s.env.Mirror)
+	}
+	if which == insertPublication {
+		name += "_insert"
+		return fitName(name, name, false)
+	}
+	return fitName(name, name, false)
+}
+
+func (s *Source) publicationNames() []string {
+	return []string{s.publicationName(fullPublication), s.publicationName(insertPublication)}
+}
+
+// publicationMark is the comment on a publication by which we know it as our own.
+func (s *Source) publicationMark() string { return "sluice mirror " + s.env.ID }
+
+// publication is what the catalog tells of one of our names.
+type publication struct {
+	name         string
+	exists, ours bool
+	intact       bool // it publishes what we made it for
+}
+
+type publications [publicationCount]publication
+
+func (p *publications) anyOurs() bool {
+	return slices.ContainsFunc(p[:], func(p publication) bool { return p.exists && p.ours })
+}
+
+// foreign returns the first publication that exists and is not ours.
+func (p *publications) foreign() *publication {
+	for i := range p {
+		if p[i].exists && !p[i].ours {
+			return &p[i]
+		}
+	}
+	return nil
+}
+
+func (s *Source) readPublications(ctx context.Context) (*publications, error) {
+	const op = "read the publications"
+	if s.env.ID == "" {
+		return nil, &connector.Error{System: sourceSystem, Op: op, Err: errors.New("the mirror has no id yet")}
+	}
+	var ps publications
+	for which := range ps {
+		p := &ps[which]
+		p.name = s.publicationName(which)
+		var comment string
+		err := s.pool.QueryRow(ctx, `
+			SELECT coalesce(pg_catalog.obj_description(oid, 'pg_publication'), ''),
+			       NOT puballtables AND pubinsert AND pubtruncate AND pubupdate = $2 AND pubdelete = $2 AND pubviaroot
+			FROM pg_catalog.pg_publication WHERE pubname = $1`, p.name, which == fullPublication).Scan(&comment, &p.intact)
+		if errors.Is(err, pgx.ErrNoRows) {
+			continue
+		}
+		if err != nil {
+			return nil, wrapError(err, sourceSystem, op, schema.Name{})
+		}
+		p.exists, p.ours = true, comment == s.publicationMark()
+	}
+	return &ps, nil
+}
+
+// createPublications makes both, empty and with our mark, in one transaction: there is never one of ours without it.
+func (s *Source) createPublications(ctx context.Context) error {
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		for which, actions := range publishedActions {
+			name := quoteIdent(s.publicationName(which))
+			_, err := tx.Exec(ctx, "CREATE PUBLICATION "+name+" WITH (publish = '"+actions+"', publish_via_partition_root = true)")
+			if err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, "COMMENT ON PUBLICATION "+name+" IS "+quoteLiteral(s.publicationMark())); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	err = wrapError(err, sourceSystem, "create the publications", schema.Name{})
+	if e, ok := errors.AsType[*connector.Error](err); ok && e.Kind == connector.Setup {
+		e.Hint = "GRANT CREATE ON DATABASE " + quoteIdent(s.server.database) + " TO " + quoteIdent(s.pool.Config().ConnConfig.User)
+	}
+	return err
+}
+
+// dropPublications drops those that are ours.
+func (s *Source) dropPublications(ctx context.Context, ps *publications) error {
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		for _, p := range ps {
+			if !p.exists || !p.ours {
+				continue
+			}
+			if _, err := tx.Exec(ctx, "DROP PUBLICATION IF EXISTS "+quoteIdent(p.name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return wrapError(err, sourceSystem, "drop the publications", schema.Name{})
+}
+
+// checkPublications reports why a stream cannot go on with these.
+func (s *Source) checkPublications(ps *publications, from position) error {
+	if p := ps.foreign(); p != nil {
+		return s.notOurs("open the stream", fmt.Sprintf("publication %q", p.name), "DROP PUBLICATION "+quoteIdent(p.name))
+	}
+	for _, p := range ps {
+		switch {
+		case !p.exists:
+			err := gap(from, fmt.Errorf("publication %q does not exist", p.name)).(*connector.Error)
+			err.Hint = hintPublicationLost
+			return err
+		case !p.intact:
+			return gap(from, fmt.Errorf("publication %q was altered and does not publish what it was made for", p.name))
+		}
+	}
+	return nil
+}
+
+// membership is where a table is published, and whether it may be published with updates and deletes.
+type membership struct {
+	in       [publicationCount]bool // without a row filter or column list, which are not ours
+	filtered [publicationCount]bool // with one
+	identity replicaIdentity
+}
+
+// replicaIdentity is what an UPDATE or DELETE of a table sends of the old row.
+type replicaIdentity struct {
+	usable bool // it sends something, and so it will for a partition that is attached later
+	full   bool // it sends the whole row
+}
+
+// right returns the publication that a version of the table belongs into. Without a key an old row serves only whole.
+func (m *membership) right(t *schema.Table) int {
+	if m.identity.usable && (len(t.Key) > 0 || m.identity.full) {
+		return fullPublication
+	}
+	return insertPublication
+}
+
+func (m *membership) settledIn(which int) bool {
+	other := fullPublication + insertPublication - which
+	return m.in[which] && !m.in[other] && !m.filtered[other]
+}
+
+// membershipQuery reads the membership of relations: of those in $2, or without it of all in the publications named in
+// $1. A partitioned table is judged by its leaves, where its rows are; its primary key is what gives the leaves that
+// come later an identity, so that there it is required. An identity index must be valid and checked at once
+// (RelationGetIndexList in relcache.c).
+const membershipQuery = `
+WITH member AS (
+	SELECT m.prrelid, p.pubname, to_jsonb(m)->>'prqual' IS NULL AND to_jsonb(m)->>'prattrs' IS NULL AS whole
+	FROM pg_catalog.pg_publication_rel m JOIN pg_catalog.pg_publication p ON p.oid = m.prpubid
+	WHERE p.pubname = ANY($1)
+), wanted AS (
+	SELECT DISTINCT prrelid AS oid FROM member WHERE $2::oid[] IS NULL UNION SELECT unnest($2::oid[])
+)
+SELECT root.oid,
+       coalesce(bool_and(CASE leaf.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS (
+           SELECT FROM pg_catalog.pg_index i
+           WHERE i.indrelid = leaf.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
+             AND CASE leaf.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END) END), true)
+         AND (root.relkind <> 'p' OR EXISTS (
+           SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = root.oid AND i.indisprimary AND i.indisvalid)),
+       coalesce(bool_and(leaf.relreplident = 'f'), false),
+       ARRAY(SELECT EXISTS (SELECT FROM member m WHERE m.prrelid = root.oid AND m.pubname = n.name AND m.whole)
+             FROM unnest($1::text[]) WITH ORDINALITY n(name, i) ORDER BY n.i),
+       ARRAY(SELECT EXISTS (SELECT FROM member m WHERE m.prrelid = root.oid AND m.pubname = n.name AND NOT m.whole)
+             FROM unnest($1::text[]) WITH ORDINALITY n(name, i) ORDER BY n.i)
+FROM wanted JOIN pg_catalog.pg_class root ON root.oid = wanted.oid
+LEFT JOIN LATERAL (
+	SELECT root.oid WHERE root.relkind <> 'p'
+	UNION ALL
+	SELECT t.relid FROM pg_catalog.pg_partition_tree(root.oid) t WHERE t.isleaf AND root.relkind = 'p') l(oid) ON true
+LEFT JOIN pg_catalog.pg_class leaf ON leaf.oid = l.oid
+GROUP BY root.oid, root.relkind`
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// readMembership reads one table's, or with oid 0 that of all tables of our publications.
+func (s *Source) readMembership(ctx context.Context, q querier, oid uint32) (map[uint32]*membership, error) {
+	var wanted []uint32
+	if oid != 0 {
+		wanted = []uint32{oid}
+	}
+	rows, err := q.Query(ctx, membershipQuery, s.publicationNames(), wanted)
+	if err != nil {
+		return nil, err
+	}
+	found := map[uint32]*membership{}
+	var relation uint32
+	var m membership
+	var in, filtered []bool
+	_, err = pgx.ForEachRow(rows, []any{&relation, &m.identity.usable, &m.identity.full, &in, &filtered}, func() error {
+		one := m
+		copy(one.in[:], in)
+		copy(one.filtered[:], filtered)
+		found[relation] = &one
+		return nil
+	})
+	return found, err
+}
+
+// publish puts a table into the publication that suits it, and out of the other one. It reports whether that changed
+// anything. A table whose key is not in its replica identity is taken out of both, which is a fault of the table.
+func (s *Source) publish(ctx context.Context, oid uint32, t *schema.Table) (changed bool, err error) {
+	lost := false
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		changed = false
+		name, err := lockForPublishing(ctx, tx, oid, t)
+		if err != nil {
+			return err
+		}
+		m, err := s.readMembership(ctx, tx, oid)
+		if err != nil {
+			return err
+		}
+		if m[oid] == nil {
+			return tableGone(t)
+		}
+		which := m[oid].right(t)
+		if lost = which == insertPublication && len(t.Key) > 0; lost {
+			which = -1
+		}
+		changed, err = s.alterMembership(ctx, tx, m[oid], which, name)
+		return err
+	})
+	if err == nil && lost {
+		err = identityLost(t)
+	}
+	return changed, publishError(err, t)
+}
+
+// alterMembership makes a table a member of publication which alone.
+func (s *Source) alterMembership(ctx context.Context, tx pgx.Tx, m *membership, which int, name string) (changed bool, err error) {
+	for p := range publicationCount {
+		if (m.in[p] || m.filtered[p]) && (p != which || m.filtered[p]) {
+			changed = true
+			if _, err := tx.Exec(ctx, "ALTER PUBLICATION "+quoteIdent(s.publicationName(p))+" DROP TABLE ONLY "+name); err != nil {
+				return false, err
+			}
+		}
+	}
+	if which >= 0 && !m.in[which] {
+		changed = true
+		_, err = tx.Exec(ctx, "ALTER PUBLICATION "+quoteIdent(s.publicationName(which))+" ADD TABLE ONLY "+name)
+	}
+	return changed, err
+}
+
+// lockForPublishing takes the lock of ALTER PUBLICATION early, on the leaves too: no replica identity of the table changes
+// until the end of the transaction. It blocks no reader and no writer. It returns the quoted name as it is now.
+func lockForPublishing(ctx context.Context, tx pgx.Tx, oid uint32, t *schema.Table) (string, error) {
+	name, partitioned, err := relationName(ctx, tx, oid)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", tableGone(t)
+	}
+	if err != nil {
+		return "", err
+	}
+	only := "ONLY "
+	if partitioned {
+		only = ""
+	}
+	if _, err := tx.Exec(ctx, "LOCK TABLE "+only+name+" IN SHARE UPDATE EXCLUSIVE MODE"); err != nil {
+		return "", err
+	}
+	again, _, err := relationName(ctx, tx, oid)
+	if err == nil && again != name || errors.Is(err, pgx.ErrNoRows) {
+		return "", &connector.Error{
+			Kind: connector.Conflict, System: sourceSystem, Op: "publish", Table: t.Name,
+			Err: errors.New("the table was renamed or dropped at this moment"),
+		}
+	}
+	return name, err
+}
+
+func relationName(ctx context.Context, tx pgx.Tx, oid uint32) (quoted string, partitioned bool, err error) {
+	var n schema.Name
+	err = tx.QueryRow(ctx, `SELECT n.nspname, c.relname, c.relkind = 'p' FROM pg_catalog.pg_class c
+		JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1`, oid).Scan(&n.Schema, &n.Table, &partitioned)
+	return quoteName(n), partitioned, err
+}
+
+// unpublish takes a table out of our publications. One that is gone has left them by itself.
+func (s *Source) unpublish(ctx context.Context, oid uint32, t *schema.Table) error {
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		m, err := s.readMembership(ctx, tx, oid)
+		if err != nil || m[oid] == nil {
+			return err
+		}
+		name, _, err := relationName(ctx, tx, oid)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err == nil {
+			_, err = s.alterMembership(ctx, tx, m[oid], -1, name)
+		}
+		return err
+	})
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.Code == "42P01" || pg.Code == "3F000") {
+		return nil
+	}
+	return publishError(err, t)
+}
+
+func tableGone(t *schema.Table) error {
+	return &connector.Error{
+		Kind: connector.TableFault, System: sourceSystem, Op: "publish", Table: t.Name,
+		Err: fmt.Errorf("the table (oid %s) does not exist any more", t.ID),
+	}
+}
+
+// identityLost says that a table with a key does not send it with its updates and deletes.
+func identityLost(t *schema.Table) error {
+	return &connector.Error{
+		Kind: connector.TableFault, System: sourceSystem, Op: "publish", Table: t.Name,
+		Err: errors.New("the replica identity is not usable, so that updates and deletes are not in the log"),
+		Hint: fmt.Sprintf("ALTER TABLE %[1]s ADD PRIMARY KEY (...), or ALTER TABLE %[1]s REPLICA IDENTITY FULL; of a "+
+			"partitioned table each partition must have one, and the table itself a primary key", quoteName(t.Name)),
+	}
+}
+
+// publishError makes a missing right a fault of the table: the other ones can go on.
+func publishError(err error, t *schema.Table) error {
+	err = wrapError(err, sourceSystem, "publish", t.Name)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42501" {
+		if e, ok := errors.AsType[*connector.Error](err); ok {
+			e.Kind = connector.TableFault
+			e.Hint = "publishing a table takes its owner: ALTER TABLE " + quoteName(t.Name) + " OWNER TO, or grant the owner's role"
+		}
+	}
+	return err
+}

@@ -1,0 +1,224 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/apply"
+	"github.com/sluicehq/sluice/internal/lane"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// wake puts a table with changes into the appliers' queue. A table whose copy is not in place yet waits for it.
+func (s *session) wake(t *table) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.queued || t.apply == nil || (t.phase != CatchingUp && t.phase != Streaming) || t.lane.Empty() {
+		return
+	}
+	t.queued = true
+	s.ready.push(t)
+}
+
+// applyAll applies tables' batches until the queue is finished and empty.
+func (s *session) applyAll(ctx context.Context) error {
+	for {
+		t, err := s.ready.pop(ctx)
+		if err != nil || t == nil {
+			return ended(err)
+		}
+		if err := s.applyOne(ctx, t); err != nil {
+			return err
+		}
+	}
+}
+
+// applyOne applies one batch of a table and puts the table back into the queue if there is more.
+func (s *session) applyOne(ctx context.Context, t *table) error {
+	batch := t.lane.Take(s.Limits.BatchRows, s.Limits.BatchBytes)
+	var err error
+	switch {
+	case len(batch) == 0:
+	case batch[0].Change != nil:
+		err = s.schemaChanged(ctx, t, batch[0].Change)
+		t.lane.Done()
+	default:
+		err = s.applyBatch(ctx, t, batch)
+	}
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.queued = false
+	t.mu.Unlock()
+	s.wake(t)
+	return nil
+}
+
+func (s *session) applyBatch(ctx context.Context, t *table, batch []lane.Item) error {
+	frames := make([]*connector.Frames, len(batch))
+	for i, it := range batch {
+		frames[i] = it.Frames
+	}
+	n, err := t.apply.Apply(ctx, frames)
+	if err == nil {
+		t.lane.Done()
+		at := t.apply.Checkpoint()
+		t.mu.Lock()
+		t.entry = at.String()
+		t.total.changes += n
+		t.failures = 0
+		t.mu.Unlock()
+		return nil
+	}
+	t.lane.Back()
+	return s.tableFailed(ctx, t, err)
+}
+
+// tableFailed reacts to the fault of one table's batch: it returns the error if it is not the table's, else waits or
+// pauses the table.
+func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	switch connector.KindOf(err) {
+	case connector.BadRow, connector.Setup, connector.Constraint:
+		return s.pause(ctx, t, err)
+	case connector.Gap:
+		if s.ResyncOnGap {
+			return s.copyAgain(ctx, t, err.Error())
+		}
+		return s.pause(ctx, t, err)
+	case connector.TableFault, connector.Conflict:
+	default:
+		return err
+	}
+	pause, wait := s.failed(t, err)
+	if pause {
+		return s.pause(ctx, t, err)
+	}
+	s.Log.Warn("table failed, trying again", "table", t.name().String(), "in", wait, "error", err)
+	select {
+	case <-time.After(wait):
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// schemaChanged acts on a change of a table's schema, behind the last row of the old version.
+func (s *session) schemaChanged(ctx context.Context, t *table, change *connector.SchemaChange) error {
+	if change.Table.Refused != "" {
+		return s.tableGone(ctx, t, change.Table)
+	}
+	t.mu.Lock()
+	copied := t.planned.table
+	t.mu.Unlock()
+	if change.Table.Version <= copied.Version && !change.Rewrote {
+		return nil // the copy was taken under this version, or a later one
+	}
+	if fingerprintOf(change.Table) == fingerprintOf(copied) && !change.Rewrote {
+		return s.followVersion(t, change.Table)
+	}
+	return s.copyAgain(ctx, t, "its columns changed")
+}
+
+// followVersion goes on under a version that stores the same (a column's default or NOT NULL).
+func (s *session) followVersion(t *table, to *schema.Table) error {
+	target := *t.planned.target
+	target.Table = to
+	next, err := apply.NewTable(&target, t.apply.Checkpoint(), nil, s.source, s.sink, s.Alloc)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.planned.table, t.planned.target, t.apply = to, &target, next
+	return nil
+}
+
+// tableGone ends the mirroring of a table that was dropped, or changed into one that cannot be mirrored. Its destination
+// and its entry stay.
+func (s *session) tableGone(ctx context.Context, t *table, now *schema.Table) error {
+	if err := s.invalidate(ctx, t); err != nil {
+		return err
+	}
+	if err := t.log.drop(ctx, t); err != nil {
+		return err
+	}
+	t.setPhase(Dropped, now.Refused, "drop its destination when it is not wanted any more")
+	s.Log.Warn("table is not mirrored any more", "table", t.name().String(), "reason", now.Refused)
+	s.event(ctx, t.name(), "dropped", now.Refused)
+	s.saveRecords(ctx, t)
+	return nil
+}
+
+// copyAgain sends a table back to the start: its lane stays open, its rows are copied anew and take the place of the old
+// ones when they are complete. That its stored rows are not good any more is durable before anything else happens.
+func (s *session) copyAgain(ctx context.Context, t *table, why string) error {
+	if err := s.invalidate(ctx, t); err != nil {
+		return err
+	}
+	s.Log.Info("table is copied anew", "table", t.name().String(), "reason", why)
+	s.event(ctx, t.name(), "copy_again", why)
+	t.setPhase(Pending, "", "")
+	s.joins.push(t)
+	return nil
+}
+
+// invalidate makes it durable that a table's stored rows are not good to go on from: the log may pass it now.
+func (s *session) invalidate(ctx context.Context, t *table) error {
+	if t.apply == nil {
+		return nil // no copy of it is in place
+	}
+	at := t.apply.Checkpoint()
+	at.Ready = false
+	if err := s.commit(ctx, map[string]string{apply.Key(t.id): at.String()}); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.apply, t.entry = nil, at.String()
+	t.mu.Unlock()
+	return nil
+}
+
+// replan reads a table's definition anew and plans it. It returns false if the table is gone, or is not to be mirrored
+// any more.
+func (s *session) replan(ctx context.Context, t *table) (bool, error) {
+	found, err := s.source.Tables(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, f := range found {
+		if f.ID != t.id {
+			continue
+		}
+		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.sink)
+		if err != nil || len(ps) == 0 {
+			return false, err
+		}
+		if ps[0].target == nil {
+			return false, &connector.Error{
+				Kind: connector.Setup, System: "mirror", Op: "copy a table", Table: f.Name, Err: errors.New(ps[0].refused),
+			}
+		}
+		t.mu.Lock()
+		t.planned = ps[0]
+		t.mu.Unlock()
+		return true, nil
+	}
+	return false, nil
+}
+
+// commit makes entries durable in the sink.
+func (s *session) commit(ctx context.Context, entries map[string]string) error {
+	tx, err := s.sink.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := tx.Commit(ctx, entries); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return nil
+}

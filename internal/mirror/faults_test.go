@@ -1,0 +1,265 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/connector/connectortest"
+	"github.com/sluicehq/sluice/internal/state"
+	"github.com/sluicehq/sluice/schema"
+)
+
+func TestStateLostIsAdoptedFromTheSink(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.once()
+	w.insert(a, 2)
+	lost, err := state.Open(t.Context(), t.TempDir()+"/state.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lost.Close()
+	w.store = lost
+	s := w.once()
+	if err := w.equal(a); err != nil {
+		t.Fatal(err)
+	}
+	if s.Tables[0].RowsCopied != 0 || s.Tables[0].ChangesApplied != 1 {
+		t.Errorf("the table did not go on where the sink stood: %+v", s.Tables[0])
+	}
+}
+
+func TestSinkRecreatedIsCopiedAndNotStreamedInto(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.once()
+	w.insert(a, 2)
+	w.sink.Remove(a)
+	s := w.once()
+	if err := w.equal(a); err != nil {
+		t.Fatal(err)
+	}
+	if s.Tables[0].RowsCopied != 2 {
+		t.Errorf("copied %d rows, want 2", s.Tables[0].RowsCopied)
+	}
+}
+
+func TestChangedSettingsPauseTheTableAndKeepItsLog(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.once()
+	elsewhere := schema.Name{Schema: "public", Table: "elsewhere"}
+	w.change = func(o *Options) {
+		o.Select = func(*schema.Table) (Settings, bool) { return Settings{Destination: elsewhere}, true }
+	}
+	w.insert(a, 2)
+	s := w.once()
+	if s.InOrder() || s.Tables[0].Phase != string(Paused) || s.Tables[0].RowsCopied != 0 {
+		t.Fatalf("summary: %+v", s.Tables[0])
+	}
+	w.change = nil
+	w.once()
+	if err := w.equal(a); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTableLeftOutAndTakenInAgainIsCopied(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.table("public", "a"), w.table("public", "b")
+	w.insert(a, 1)
+	w.insert(b, 1)
+	w.once()
+	w.change = func(o *Options) {
+		o.Select = func(t *schema.Table) (Settings, bool) { return Settings{Destination: t.Name}, t.Name == b }
+	}
+	w.insert(a, 2)
+	w.insert(b, 2)
+	w.once() // acknowledges what a did meanwhile
+	w.change = nil
+	w.once()
+	for _, n := range []schema.Name{a, b} {
+		if err := w.equal(n); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// brokenStore is a state that cannot be written.
+type brokenStore struct{ Store }
+
+func (brokenStore) SaveFloor(context.Context, string, map[schema.ID]string) error {
+	return errors.New("disk full")
+}
+
+func TestStateThatCannotBeWrittenStopsAcknowledgingOnly(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.once()
+	acked := w.db.Acked()
+	w.change = func(o *Options) { o.Store = brokenStore{w.store} }
+	w.insert(a, 2)
+	stop := w.follow()
+	w.eventually(func() error { return w.equal(a) })
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if now := w.db.Acked(); now != acked {
+		t.Errorf("acknowledged %s without the state, was %s", now, acked)
+	}
+}
+
+func TestOneTablesFaultPausesItAloneAndLosesNothing(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.table("public", "a"), w.table("public", "b")
+	w.insert(a, 1)
+	w.insert(b, 1)
+	w.once()
+	refused := &refusingSink{table: a}
+	w.change = func(o *Options) {
+		sink := o.Sink
+		o.Sink = func(ctx context.Context, id string) (connector.Sink, error) {
+			s, err := sink(ctx, id)
+			refused.Sink = s
+			return refused, err
+		}
+	}
+	w.insert(a, 2)
+	w.insert(b, 2)
+	stop := w.follow()
+	w.eventually(func() error { return w.equal(b) })
+	w.eventually(func() error {
+		tables, err := w.store.Tables(t.Context())
+		for _, r := range tables {
+			if r.Name == a && r.Phase == string(Paused) && r.Reason != "" {
+				return err
+			}
+		}
+		return fmt.Errorf("a is not paused: %+v", tables)
+	})
+	w.insert(b, 3)
+	w.eventually(func() error { return w.equal(b) })
+	s, err := stop()
+	if err != nil || s.InOrder() {
+		t.Errorf("run: %v, in order %v", err, s.InOrder())
+	}
+	w.change = nil
+	w.once()
+	if err := w.equal(a); err != nil {
+		t.Errorf("after the fault: %v", err)
+	}
+}
+
+// refusingSink refuses every row of one table.
+type refusingSink struct {
+	connector.Sink
+	table schema.Name
+}
+
+type refusingTx struct {
+	connector.Tx
+	table schema.Name
+}
+
+func (s *refusingSink) Begin(ctx context.Context) (connector.Tx, error) {
+	tx, err := s.Sink.Begin(ctx)
+	return refusingTx{tx, s.table}, err
+}
+
+func (tx refusingTx) Write(ctx context.Context, t *connector.Target, r *connector.Rows) error {
+	if t.Table.Name != tx.table {
+		return tx.Tx.Write(ctx, t, r)
+	}
+	kind := connector.Constraint
+	if !r.Distinct {
+		kind = connector.BadRow
+	}
+	return &connector.Error{Kind: kind, System: "sink", Op: "write rows", Table: tx.table, Err: errors.New("refused")}
+}
+
+func TestNetworkFaultsAreWaitedForAndCountAgainstNoTable(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	stop := w.follow()
+	w.eventually(func() error { return w.equal(a) })
+	for i, call := range []connectortest.Call{
+		connectortest.CallNext, connectortest.CallBegin, connectortest.CallWrite, connectortest.CallCommit, connectortest.CallClaim,
+	} {
+		w.faults.Refuse(call, w.faults.Count(call)+1, connector.Unavailable)
+		w.insert(a, 10+i)
+		w.eventually(func() error { return w.equal(a) })
+	}
+	for i := range 5 {
+		w.faults.LoseAnswer(connectortest.CallCommit, w.faults.Count(connectortest.CallCommit)+1+i, connector.Unavailable)
+		w.insert(a, 20+i)
+		w.eventually(func() error { return w.equal(a) })
+	}
+	s, err := stop()
+	if err != nil || !s.InOrder() {
+		t.Errorf("run: %v, %+v", err, s)
+	}
+}
+
+func TestGapStopsTheMirrorOrCopiesEverythingAsConfigured(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.once()
+	w.insert(a, 2)
+	w.commit(func(tx *connectortest.Txn) error { return tx.Delete(a, connectortest.Row{"1"}) })
+	w.db.DropSlot()
+	if _, err := Run(t.Context(), w.options(true)); connector.KindOf(err) != connector.Gap {
+		t.Fatalf("run with its slot gone: %v, want a gap", err)
+	}
+	w.change = func(o *Options) { o.ResyncOnGap = true }
+	w.once()
+	if err := w.equal(a); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSecondProcessFencesTheFirst(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	first := make(chan error, 1)
+	go func() {
+		_, err := Run(ctx, w.options(false))
+		first <- err
+	}()
+	w.eventually(func() error { return w.equal(a) })
+	if _, err := connectortest.NewMemorySink(w.sink, &connectortest.Faults{}).Claim(t.Context(), "shop", ""); err != nil {
+		t.Fatal(err)
+	}
+	w.insert(a, 2)
+	if err := <-first; connector.KindOf(err) != connector.Fenced {
+		t.Errorf("the first process ended with %v, want it fenced", err)
+	}
+}
+
+func TestColumnAddedIsFollowedByANewCopy(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	stop := w.follow()
+	w.eventually(func() error { return w.equal(a) })
+	if _, err := w.db.AddColumn(a, connectortest.Text("more")); err != nil {
+		t.Fatal(err)
+	}
+	w.commit(func(tx *connectortest.Txn) error { return tx.Insert(a, connectortest.Row{"2", "v", "big", "x"}) })
+	w.eventually(func() error { return w.equal(a) })
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}

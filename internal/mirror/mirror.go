@@ -1,0 +1,187 @@
+// Package mirror runs a mirror: it discovers tables, joins each to the running stream by a copy, follows the log, and
+// tells the source how far everything is durable. To read it in the order in which data flows: plan, reconcile, session,
+// reader, join, appliers, floor.
+package mirror
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/state"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// Store keeps what the sink does not: the mirror's id, phases, events, and a second copy of the floor. *state.Store is
+// one.
+type Store interface {
+	MirrorID(ctx context.Context) (string, error)
+	SetMirrorID(ctx context.Context, id string) error
+	Tables(ctx context.Context) ([]state.Table, error)
+	SaveTables(ctx context.Context, tables ...state.Table) error
+	Floor(ctx context.Context) (string, error)
+	SaveFloor(ctx context.Context, floor string, checkpoints map[schema.ID]string) error
+	AddEvent(ctx context.Context, e state.Event) error
+}
+
+// Settings is how one table is mirrored.
+type Settings struct {
+	Destination schema.Name // Schema and Table empty: the sink's default
+	History     bool
+}
+
+// Options is what a run needs.
+type Options struct {
+	Mirror string                                                        // the mirror's name
+	Source func(ctx context.Context, id string) (connector.Source, error) // id is the mirror's
+	Sink   func(ctx context.Context, id string) (connector.Sink, error)   // id is "" as long as the state knows none
+	Store  Store
+	Select func(t *schema.Table) (Settings, bool) // whether and how a table is mirrored
+	Limits Limits
+	Once   bool // end when each table has passed the end of the log as it was when its copy was done, or at the start
+
+	FollowNew   bool // tables found later that Select takes are mirrored too
+	ResyncOnGap bool // copy all tables anew when the log lacks what is needed; else stop and say so
+	FailOnTable bool // a table's fault ends the run; else the table pauses
+
+	Log   *slog.Logger
+	Alloc memory.Allocator
+}
+
+// Limits bounds what a run takes. All must be set; DefaultLimits does.
+type Limits struct {
+	CopyWorkers   int           // chunks read at once, over all tables
+	ChunkRows     int64         // rows a chunk, about
+	Appliers      int           // batches written at once
+	BatchRows     int           // row messages a batch, about
+	BatchBytes    int64         // bytes of frames a batch, about
+	LaneBytes     int64         // bytes of frames in all lanes; beyond it the reader waits
+	TableFailures int           // faults of a table in a row before it pauses
+	RetryPaused   time.Duration // after which a table paused by a fault is tried again; 0: not by itself
+	DiscoverEvery time.Duration // 0: only at the start
+	FloorEvery    time.Duration // how often the floor is saved and acknowledged
+	DrainFor      time.Duration // how long a stop waits for the appliers
+	BackoffMin    time.Duration // between two sessions after the source or the sink could not be reached, doubled each time
+	BackoffMax    time.Duration // the longest of these waits
+}
+
+// DefaultLimits returns the limits of a mirror without settings.
+func DefaultLimits() Limits {
+	return Limits{
+		CopyWorkers: 4, ChunkRows: 100_000, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, LaneBytes: 32 << 20,
+		TableFailures: 3, RetryPaused: 5 * time.Minute, DiscoverEvery: 5 * time.Minute, FloorEvery: 5 * time.Second,
+		DrainFor: 30 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 30 * time.Second,
+	}
+}
+
+// Run mirrors until ctx ends, which drains and is no error, or with Options.Once until everything has been copied and
+// caught up. An error is one that no waiting mends: Kind Setup, Gap, Fenced or Internal, or Unavailable at the very start.
+func Run(ctx context.Context, o Options) (*Summary, error) {
+	m := &runner{Options: o, totals: map[schema.ID]*totals{}}
+	backoff := m.Limits.BackoffMin
+	for reached := false; ; {
+		began := time.Now()
+		s, err := m.open(ctx)
+		if err == nil {
+			reached = true
+			err = s.run(ctx)
+			m.last = s.summary()
+			if closeErr := s.close(); closeErr != nil {
+				m.Log.Debug("closed with an error", "error", closeErr)
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			if ended(err) != nil {
+				m.Log.Warn("stopped with an error; what was not finished is taken up at the next start", "error", err)
+			}
+			return m.outcome(), nil
+		case errors.Is(err, errFinished), err == nil:
+			return m.outcome(), nil
+		case errors.Is(err, errRetry):
+			continue
+		case m.ResyncOnGap && connector.KindOf(err) == connector.Gap:
+			if err := m.startOver(ctx, err); err != nil {
+				return m.outcome(), err
+			}
+			continue
+		case connector.KindOf(err) != connector.Unavailable || !reached:
+			return m.outcome(), err
+		}
+		if time.Since(began) > 10*backoff { // it had been well in between
+			backoff = m.Limits.BackoffMin
+		}
+		m.Log.Warn("source or sink unavailable, trying again", "in", backoff, "error", err)
+		select {
+		case <-time.After(backoff):
+		case <-ctx.Done():
+			return m.outcome(), nil
+		}
+		backoff = min(2*backoff, m.Limits.BackoffMax)
+	}
+}
+
+var (
+	errFinished = errors.New("every table has caught up")            // Options.Once is done
+	errRetry    = errors.New("a paused table is due to be tried again") // the log is read again from where it stands
+)
+
+// runner is one call of Run: what outlives its sessions.
+type runner struct {
+	Options
+	totals map[schema.ID]*totals
+	last   *Summary
+	fresh  bool // the log starts anew: every table needs a copy
+}
+
+// totals counts what a run did for one table.
+type totals struct{ rowsCopied, changes int64 }
+
+func (m *runner) outcome() *Summary {
+	if m.last == nil {
+		return &Summary{}
+	}
+	return m.last
+}
+
+func (m *runner) total(id schema.ID) *totals {
+	if m.totals[id] == nil {
+		m.totals[id] = &totals{}
+	}
+	return m.totals[id]
+}
+
+// startOver forgets the log's position, after a gap: what the source kept for us is dropped and made anew, and every
+// table is copied again.
+func (m *runner) startOver(ctx context.Context, gap error) error {
+	m.Log.Warn("the log has a gap, copying every table anew", "error", gap)
+	id, err := m.Store.MirrorID(ctx)
+	if err != nil {
+		return err
+	}
+	source, err := m.Source(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	if remover, ok := source.(connector.Remover); ok {
+		if err := remover.Remove(ctx); err != nil {
+			return err
+		}
+	}
+	m.fresh = true
+	m.event(ctx, schema.Name{}, "gap", gap.Error())
+	return nil
+}
+
+// event records what a person may want to know later. That it cannot be recorded stops nothing.
+func (m *runner) event(ctx context.Context, table schema.Name, kind, text string) {
+	err := m.Store.AddEvent(ctx, state.Event{At: time.Now(), Table: table, Kind: kind, Text: text})
+	if err != nil {
+		m.Log.Warn("event not recorded", "kind", kind, "error", err)
+	}
+}

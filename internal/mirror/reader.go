@@ -1,0 +1,285 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/lane"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// logReader reads one change log and puts what it holds into the tables' lanes.
+type logReader struct {
+	s      *session
+	name   string
+	stream connector.Stream
+	start  connector.Positions // where reading began: the floor, of this or an earlier session
+	fresh  bool                // the log begins with this session
+	// sinkBehind: the floor in the sink is before the one in the state.
+	sinkBehind bool
+	last       atomic.Pointer[connector.Progress] // the newest
+	saved      connector.Positions                // the floor in the sink; keepFloor's own
+	head       connector.Positions                // the log's end, when first asked for in this session
+
+	mu     sync.Mutex
+	tables map[schema.ID]*table // those that were added
+}
+
+// openLog returns the reader of a log, opened at the floor. A log without a floor begins now, and its floor is durable
+// before anything is read.
+func (s *session) openLog(ctx context.Context, name string, entries map[string]string, stateFloors floors) (*logReader, error) {
+	if l := s.logs[name]; l != nil {
+		return l, nil
+	}
+	inSink, err := parseFloor(entries[floorKey(name)])
+	if err != nil {
+		return nil, err
+	}
+	l := &logReader{s: s, name: name, tables: map[schema.ID]*table{}, start: inSink}
+	if inState := stateFloors[name]; inState != nil {
+		covered, err := s.reached(inSink, inState)
+		if err != nil {
+			return nil, err
+		}
+		l.sinkBehind = !covered
+		if inSink == nil {
+			l.start = inState
+		}
+	}
+	l.fresh = l.start == nil || s.fresh
+	if l.fresh {
+		l.start = nil
+	}
+	if l.stream, err = s.source.Stream(ctx, name, l.start); err != nil {
+		return nil, err
+	}
+	s.logs[name] = l
+	if l.fresh {
+		// No table has joined yet: each will, by a snapshot taken later, so none needs what lies before this point.
+		if l.start, err = s.source.Head(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	l.saved = l.start
+	l.last.Store(&connector.Progress{UpTo: l.start, Time: time.Now()})
+	if l.fresh {
+		if err := s.writeFloor(ctx, l, l.start); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// headAtStart returns the log's end as it was when a table of this session first asked for it.
+func (l *logReader) headAtStart(ctx context.Context) (connector.Positions, error) {
+	if l.head == nil {
+		var err error
+		if l.head, err = l.s.source.Head(ctx, l.name); err != nil {
+			return nil, err
+		}
+	}
+	return l.head, nil
+}
+
+// add opens the lane of a table that goes on from its checkpoint.
+func (l *logReader) add(ctx context.Context, t *table) error {
+	_, err := l.join(ctx, t)
+	return err
+}
+
+// hold keeps the log for a table that does not go on now, from where reading began.
+func (l *logReader) hold(t *table) {
+	t.lane.Hold(l.start)
+	l.mu.Lock()
+	l.tables[t.id] = t
+	l.mu.Unlock()
+}
+
+// join opens a table's lane and returns the position from which on its changes are delivered.
+func (l *logReader) join(ctx context.Context, t *table) (connector.Positions, error) {
+	l.mu.Lock()
+	l.tables[t.id] = t
+	l.mu.Unlock()
+	return l.stream.Add(ctx, t.planned.table)
+}
+
+// drop closes a table's lane.
+func (l *logReader) drop(ctx context.Context, t *table) error {
+	l.mu.Lock()
+	delete(l.tables, t.id)
+	l.mu.Unlock()
+	t.lane.Discard()
+	return l.stream.Drop(ctx, t.id)
+}
+
+func (l *logReader) table(id schema.ID) *table {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tables[id]
+}
+
+// added returns the tables whose lanes are open.
+func (l *logReader) added() []*table {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ts := make([]*table, 0, len(l.tables))
+	for _, t := range l.tables {
+		ts = append(ts, t)
+	}
+	return ts
+}
+
+// run reads until ctx ends or the log fails. It waits while the lanes are full: the log at the source is the buffer.
+func (l *logReader) run(ctx context.Context) error {
+	for {
+		if err := l.s.budget.Wait(ctx); err != nil {
+			return err
+		}
+		event, err := l.stream.Next(ctx)
+		if err != nil {
+			return err
+		}
+		switch e := event.(type) {
+		case *connector.Frames:
+			l.append(e.Table.ID, lane.Item{Frames: e})
+		case *connector.SchemaChange:
+			l.append(e.Table.ID, lane.Item{Change: e})
+		case *connector.Progress:
+			if err := l.progress(e); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("stream delivered an event of type %T", event)
+		}
+	}
+}
+
+func (l *logReader) append(id schema.ID, it lane.Item) {
+	t := l.table(id)
+	if t == nil {
+		return // dropped a moment ago
+	}
+	it.Before = l.last.Load().UpTo
+	t.lane.Append(it)
+	l.s.wake(t)
+}
+
+// progress moves the reader's position. A log that is read again from before the floor brings older ones first.
+func (l *logReader) progress(p *connector.Progress) error {
+	last := l.last.Load()
+	merged := connector.Positions{}
+	for part, at := range last.UpTo {
+		merged[part] = at
+	}
+	for part, at := range p.UpTo {
+		if at == "" {
+			delete(merged, part)
+			continue
+		}
+		if was, ok := merged[part]; ok {
+			order, err := l.s.source.Compare(at, was)
+			if err != nil {
+				return err
+			}
+			if order <= 0 {
+				continue
+			}
+		}
+		merged[part] = at
+	}
+	l.last.Store(&connector.Progress{UpTo: merged, Time: p.Time})
+	return nil
+}
+
+// discover looks for tables that came, went or changed without a change of their rows.
+func (s *session) discover(ctx context.Context) error {
+	if s.Limits.DiscoverEvery == 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	tick := time.NewTicker(s.Limits.DiscoverEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := s.discoverOnce(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *session) discoverOnce(ctx context.Context) error {
+	found, err := s.source.Tables(ctx)
+	if err != nil {
+		return err
+	}
+	present := map[schema.ID]*schema.Table{}
+	var newcomers []*schema.Table
+	for _, f := range found {
+		present[f.ID] = f
+		s.mu.Lock()
+		known := s.tables[f.ID] != nil
+		s.mu.Unlock()
+		if !known && s.FollowNew {
+			newcomers = append(newcomers, f)
+		}
+	}
+	for _, t := range s.allTables() {
+		s.recheck(t, present[t.id])
+	}
+	return s.welcome(ctx, newcomers)
+}
+
+// recheck compares a table with what discovery found of it now; nil: it is gone. What changed goes through the lane, so
+// that it is acted on behind the changes that came before it.
+func (s *session) recheck(t *table, now *schema.Table) {
+	if !t.inPhase(CatchingUp, Streaming) {
+		return
+	}
+	t.mu.Lock()
+	was := t.planned.table
+	t.mu.Unlock()
+	switch {
+	case now == nil:
+		gone := *was
+		gone.Refused = "it was dropped at the source"
+		now = &gone
+	case now.Version <= was.Version || fingerprintOf(now) == fingerprintOf(was):
+		return
+	}
+	t.log.append(t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
+}
+
+func (s *session) welcome(ctx context.Context, newcomers []*schema.Table) error {
+	ps, err := planTables(ctx, newcomers, s.Select, s.sink)
+	if err != nil {
+		return err
+	}
+	for _, p := range ps {
+		t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now()}
+		t.phase, t.reason = Pending, ""
+		if p.refused != "" {
+			t.phase, t.reason = Refused, p.refused
+		} else if t.log = s.logs[p.table.Log]; t.log == nil {
+			return errRetry // a log of its own: the next session opens it
+		}
+		s.mu.Lock()
+		s.tables[t.id] = t
+		s.mu.Unlock()
+		s.Log.Info("table found", "table", p.table.Name.String(), "refused", p.refused)
+		s.event(ctx, p.table.Name, "found", p.refused)
+		s.saveRecords(ctx, t)
+		if t.phase == Pending {
+			s.joins.push(t)
+		}
+	}
+	return nil
+}
+

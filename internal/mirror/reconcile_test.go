@@ -1,0 +1,72 @@
+package mirror
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/apply"
+)
+
+// byText orders the test's positions, which are of equal length.
+func byText(a, b connector.Position) (int, error) { return strings.Compare(string(a), string(b)), nil }
+
+func at(position connector.Position, count int64) *apply.Checkpoint {
+	return &apply.Checkpoint{Position: position, Count: count, Copy: 2, Ready: true, Settings: "s", Fingerprint: "f"}
+}
+
+func TestReconcileTruthTable(t *testing.T) {
+	with := func(c *apply.Checkpoint, change func(*apply.Checkpoint)) *apply.Checkpoint {
+		change(c)
+		return c
+	}
+	for name, c := range map[string]struct {
+		e    evidence
+		want action
+		why  string
+	}{
+		"new table":              {evidence{}, recopy, ""},
+		"nothing was lost":       {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2}, resume, ""},
+		"applied after the save": {evidence{entry: at("7", 1), saved: at("5", 1), copy: 2}, resume, ""},
+		"split transaction":      {evidence{entry: at("5", 9), saved: at("5", 1), copy: 2}, resume, ""},
+		"state lost":             {evidence{entry: at("5", 1), copy: 2}, resume, ""},
+		"sink recreated":         {evidence{saved: at("5", 1)}, recopy, "recreated"},
+		"destination dropped":    {evidence{entry: at("5", 1), saved: at("5", 1)}, recopy, "not in the sink"},
+		"destination of another copy": {
+			evidence{entry: at("5", 1), saved: at("5", 1), copy: 1}, recopy, "copy 1",
+		},
+		"copy interrupted": {
+			evidence{entry: with(at("5", 1), func(c *apply.Checkpoint) { c.Ready = false }), copy: 2}, recopy, "interrupted",
+		},
+		"sink restored, table changed since": {
+			evidence{entry: at("3", 1), saved: at("5", 1), copy: 2, sinkBehind: true}, recopy, "restored",
+		},
+		"sink restored within one floor": {evidence{entry: at("3", 1), saved: at("5", 1), copy: 2}, recopy, "restored"},
+		"sink restored inside a split transaction": {
+			evidence{entry: at("5", 1), saved: at("5", 9), copy: 2}, recopy, "restored",
+		},
+		"sink restored, table idle since": {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, sinkBehind: true}, resume, ""},
+		"sink restored to before a copy": {
+			evidence{entry: at("5", 1), saved: with(at("5", 1), func(c *apply.Checkpoint) { c.Copy = 3 }), copy: 2}, recopy, "restored",
+		},
+		"state restored from an older copy": {
+			evidence{entry: at("9", 1), saved: with(at("5", 1), func(c *apply.Checkpoint) { c.Copy = 1 }), copy: 2}, resume, "",
+		},
+		"log begins anew":  {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, fresh: true}, recopy, "anew"},
+		"settings changed": {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, settings: "other"}, refuse, "config_changed"},
+		"columns changed":  {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, fingerprint: "other"}, recopy, "columns"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.e.settings == "" {
+				c.e.settings = "s"
+			}
+			if c.e.fingerprint == "" {
+				c.e.fingerprint = "f"
+			}
+			got, why, err := reconcile(c.e, byText)
+			if err != nil || got != c.want || !strings.Contains(why, c.why) || (c.why == "") != (why == "") {
+				t.Errorf("reconcile = %d, %q, %v; want %d, …%s…", got, why, err, c.want, c.why)
+			}
+		})
+	}
+}

@@ -1,0 +1,454 @@
+package mirror
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/apply"
+	"github.com/sluicehq/sluice/internal/lane"
+	"github.com/sluicehq/sluice/internal/state"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// session is the mirror from one claim of the sink to the first fault of the source or the sink as a whole. Everything
+// it knows it has read from the sink, the state and the source, so what a killed process leaves and what a lost
+// connection leaves are taken up in the same way.
+type session struct {
+	*runner
+	source connector.Source
+	sink   connector.Sink
+	budget *lane.Budget
+	copies *semaphore.Weighted // chunk readers, over all tables
+	ready  *queue              // tables with changes to apply, the longest waiting first
+	joins  *queue              // tables to copy
+
+	mu     sync.Mutex
+	logs   map[string]*logReader
+	tables map[schema.ID]*table
+}
+
+// open begins a session. An error leaves nothing open.
+func (m *runner) open(ctx context.Context) (*session, error) {
+	s := &session{
+		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
+		ready: newQueue(), joins: newQueue(), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+	}
+	if err := s.begin(ctx); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// begin claims the sink, discovers and plans the tables, opens the logs and puts each table where it goes on.
+func (s *session) begin(ctx context.Context) error {
+	claim, err := s.claim(ctx)
+	if err != nil {
+		return err
+	}
+	if s.source, err = s.runner.Source(ctx, claim.ID); err != nil {
+		return err
+	}
+	found, err := s.source.Tables(ctx)
+	if err != nil {
+		return err
+	}
+	ps, err := planTables(ctx, found, s.Select, s.sink)
+	if err != nil {
+		return err
+	}
+	return s.place(ctx, ps, claim.Entries)
+}
+
+// claim makes this process the sink's only writer and agrees with it on the mirror's id.
+func (s *session) claim(ctx context.Context) (*connector.Claim, error) {
+	id, err := s.Store.MirrorID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.sink, err = s.runner.Sink(ctx, id); err != nil {
+		return nil, err
+	}
+	claim, err := s.sink.Claim(ctx, s.Mirror, id)
+	if err != nil {
+		return nil, err
+	}
+	if id == "" {
+		err = s.Store.SetMirrorID(ctx, claim.ID)
+	}
+	return claim, err
+}
+
+// place opens the logs and decides for each table whether it goes on, is copied or stays where it is.
+func (s *session) place(ctx context.Context, ps []planned, entries map[string]string) error {
+	records, err := s.Store.Tables(ctx)
+	if err != nil {
+		return err
+	}
+	saved := map[schema.ID]state.Table{}
+	for _, r := range records {
+		saved[r.ID] = r
+	}
+	stateFloors, err := s.stateFloors(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.retireEntries(ctx, ps, entries); err != nil {
+		return err
+	}
+	for _, p := range ps {
+		t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now()}
+		s.tables[t.id] = t
+		if p.refused != "" {
+			t.phase, t.reason = Refused, p.refused
+			continue
+		}
+		if t.log, err = s.openLog(ctx, p.table.Log, entries, stateFloors); err != nil {
+			return err
+		}
+		if err := s.placeTable(ctx, t, entries, saved[t.id]); err != nil {
+			return err
+		}
+	}
+	s.noteDropped(ctx, records)
+	s.fresh = false
+	s.saveRecords(ctx)
+	return nil
+}
+
+// retireEntries makes it durable, before the log passes them, which tables cannot go on from their entries: those that
+// are not mirrored now, and all of them if the log begins anew. entries is brought up to date.
+func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[string]string) error {
+	goesOn := map[string]bool{}
+	for _, p := range ps {
+		goesOn[apply.Key(p.table.ID)] = p.target != nil && !s.fresh
+	}
+	retired := map[string]string{}
+	for key, text := range entries {
+		if !strings.HasPrefix(key, apply.Key("")) || goesOn[key] {
+			continue
+		}
+		at, err := apply.ParseCheckpoint(text)
+		if err != nil {
+			return &connector.Error{Kind: connector.Setup, System: "sink", Op: "read entry " + key, Err: err}
+		}
+		if at.Ready {
+			at.Ready = false
+			retired[key] = at.String()
+		}
+	}
+	if len(retired) == 0 {
+		return nil
+	}
+	maps.Copy(entries, retired)
+	return s.commit(ctx, retired)
+}
+
+// placeTable puts one table where the evidence says.
+func (s *session) placeTable(ctx context.Context, t *table, entries map[string]string, saved state.Table) error {
+	e, err := s.gather(t, entries, saved)
+	if err != nil {
+		return err
+	}
+	do, why, err := reconcile(e, s.source.Compare)
+	if connector.KindOf(err) == connector.Gap {
+		do, why, err = recopy, err.Error(), nil
+	}
+	if err != nil {
+		return err
+	}
+	t.copy = max(saved.Copy, t.planned.target.Copy)
+	if e.entry != nil {
+		t.copy = max(t.copy, e.entry.Copy)
+	}
+	switch do {
+	case refuse:
+		t.setPhase(Paused, why, "undo the change; or run once without the table and then with it again, and it is copied anew")
+		t.log.hold(t)
+		return nil
+	case recopy:
+		if e.entry != nil && e.entry.Ready {
+			e.entry.Ready = false
+			if err := s.commit(ctx, map[string]string{apply.Key(t.id): e.entry.String()}); err != nil {
+				return err
+			}
+		}
+		t.setPhase(Pending, "", "")
+		if why != "" {
+			s.Log.Warn("table is copied anew", "table", t.planned.table.Name.String(), "reason", why)
+			s.event(ctx, t.planned.table.Name, "copy_again", why)
+		}
+		s.joins.push(t)
+		return nil
+	}
+	t.planned.target.Copy = e.entry.Copy
+	t.apply, err = apply.NewTable(t.planned.target, *e.entry, t.log.start, s.source, s.sink, s.Alloc)
+	if err != nil {
+		return err
+	}
+	t.entry, t.saved = e.entry.String(), saved.Checkpoint
+	if t.goal, err = t.log.headAtStart(ctx); err != nil {
+		return err
+	}
+	t.setPhase(CatchingUp, "", "")
+	return t.log.add(ctx, t)
+}
+
+func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {
+	e := evidence{
+		copy: t.planned.target.Copy, fresh: t.log.fresh, sinkBehind: t.log.sinkBehind,
+		settings: settingsOf(t.planned.target), fingerprint: fingerprintOf(t.planned.table),
+	}
+	var err error
+	if text := entries[apply.Key(t.id)]; text != "" {
+		if e.entry, err = apply.ParseCheckpoint(text); err != nil {
+			return e, &connector.Error{Kind: connector.Setup, System: "sink", Op: "read the entry of a table", Table: t.planned.table.Name, Err: err}
+		}
+	}
+	if saved.Checkpoint != "" {
+		if e.saved, err = apply.ParseCheckpoint(saved.Checkpoint); err != nil {
+			return e, &connector.Error{Kind: connector.Setup, System: "state", Op: "read the record of a table", Table: t.planned.table.Name, Err: err}
+		}
+	}
+	return e, nil
+}
+
+// noteDropped records the tables that were mirrored and are no longer at the source. Their destinations stay.
+func (s *session) noteDropped(ctx context.Context, records []state.Table) {
+	for _, r := range records {
+		if s.tables[r.ID] != nil || r.Phase == string(Dropped) {
+			continue
+		}
+		r.Phase, r.Reason, r.Since = string(Dropped), "it is not at the source any more, or not selected", time.Now()
+		if err := s.Store.SaveTables(ctx, r); err != nil {
+			s.Log.Warn("state not saved", "error", err)
+		}
+		s.Log.Warn("table is not mirrored any more", "table", r.Name.String(), "reason", r.Reason)
+		s.event(ctx, r.Name, "dropped", r.Reason)
+	}
+}
+
+// run mirrors until ctx ends, a fault ends the session, or (Options.Once) all is done. It stops reading first and then
+// drains: what was read is applied, the floor saved and acknowledged.
+func (s *session) run(ctx context.Context) error {
+	reading, stopReading := context.WithCancelCause(ctx)
+	defer stopReading(nil)
+	working, stopWorking := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stopWorking(nil)
+
+	work, working := errgroup.WithContext(working)
+	for range s.Limits.Appliers {
+		work.Go(func() error { return s.applyAll(working) })
+	}
+	context.AfterFunc(working, func() { stopReading(context.Cause(working)) })
+
+	read, reading := errgroup.WithContext(reading)
+	for _, l := range s.allLogs() {
+		read.Go(func() error { return l.run(reading) })
+	}
+	read.Go(func() error { return s.joinAll(reading) })
+	read.Go(func() error { return s.discover(reading) })
+	read.Go(func() error { return s.watch(reading) })
+	read.Go(func() error { return s.keepFloor(reading) })
+	err := read.Wait()
+
+	s.ready.finish() // appliers end when the queue is empty
+	drained := time.AfterFunc(s.Limits.DrainFor, func() { stopWorking(errDrainTime) })
+	defer drained.Stop()
+	workErr := work.Wait()
+	if workErr != nil {
+		return errors.Join(workErr, ended(err))
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
+	defer cancel()
+	s.saveRecords(last)
+	if floorErr := s.saveFloor(last); floorErr != nil {
+		return floorErr
+	}
+	return ended(err)
+}
+
+var errDrainTime = errors.New("stopped before everything read was applied; the rest is read again at the next start")
+
+// ended leaves out the end of a context, which somebody asked for.
+func ended(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// close ends the session's connections.
+func (s *session) close() error {
+	var errs []error
+	for _, l := range s.allLogs() {
+		if l.stream != nil {
+			errs = append(errs, l.stream.Close())
+		}
+	}
+	if s.source != nil {
+		errs = append(errs, s.source.Close())
+	}
+	if s.sink != nil {
+		errs = append(errs, s.sink.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *session) allLogs() []*logReader {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.logs))
+}
+
+// allTables returns the tables by name.
+func (s *session) allTables() []*table {
+	s.mu.Lock()
+	ts := slices.Collect(maps.Values(s.tables))
+	s.mu.Unlock()
+	slices.SortFunc(ts, func(a, b *table) int {
+		return cmp.Or(strings.Compare(a.name().String(), b.name().String()), strings.Compare(string(a.id), string(b.id)))
+	})
+	return ts
+}
+
+// watchEvery is how often phases are looked at.
+const watchEvery = 50 * time.Millisecond
+
+// watch moves tables to Streaming and ends the session when all are done (Options.Once) or a paused one is due.
+func (s *session) watch(ctx context.Context) error {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		unfinished := 0
+		for _, t := range s.allTables() {
+			if err := s.promote(ctx, t); err != nil {
+				return err
+			}
+			if t.inPhase(Pending, Copying, CatchingUp) {
+				unfinished++
+			}
+			if s.due(t) && !s.Once {
+				return errRetry
+			}
+		}
+		if s.Once && unfinished == 0 {
+			return errFinished
+		}
+	}
+}
+
+// promote makes a table Streaming when everything up to its goal is durable in the sink.
+func (s *session) promote(ctx context.Context, t *table) error {
+	if !t.inPhase(CatchingUp) {
+		return nil
+	}
+	last := t.log.last.Load().UpTo // before the look into the lane: what is appended later is beyond it
+	passed, err := s.reached(last, t.goal)
+	if err != nil || !passed || !t.lane.Empty() {
+		return err
+	}
+	t.setPhase(Streaming, "", "")
+	s.Log.Info("table is streaming", "table", t.name().String())
+	s.event(ctx, t.name(), "streaming", "")
+	s.saveRecords(ctx, t)
+	return nil
+}
+
+// reached reports whether no part of the goal is beyond at.
+func (s *session) reached(at, goal connector.Positions) (bool, error) {
+	for part, g := range goal {
+		p, ok := at[part]
+		if !ok {
+			return false, nil
+		}
+		order, err := s.source.Compare(p, g)
+		if err != nil || order < 0 {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func (s *session) due(t *table) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.phase == Paused && !t.retryAt.IsZero() && time.Now().After(t.retryAt)
+}
+
+// pause stops a table. Its changes stay in the log, which is read again from where the table stands when it goes on.
+func (s *session) pause(ctx context.Context, t *table, cause error) error {
+	var hint string
+	if e, ok := errors.AsType[*connector.Error](cause); ok {
+		hint = e.Hint
+	}
+	t.lane.Hold(t.log.last.Load().UpTo)
+	t.setPhase(Paused, cause.Error(), hint)
+	t.mu.Lock()
+	t.lastErr = cause.Error()
+	if s.Limits.RetryPaused > 0 {
+		t.retryAt = time.Now().Add(s.Limits.RetryPaused)
+	}
+	t.mu.Unlock()
+	s.Log.Error("table is paused", "table", t.name().String(), "error", cause)
+	s.event(ctx, t.name(), "paused", cause.Error())
+	s.saveRecords(ctx, t)
+	if s.FailOnTable {
+		return fmt.Errorf("table %s: %w", t.name(), cause)
+	}
+	return nil
+}
+
+// failed counts a fault of a table and reports whether that was one too many.
+func (s *session) failed(t *table, err error) (pause bool, wait time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failures++
+	t.lastErr = err.Error()
+	return t.failures >= s.Limits.TableFailures, failurePause << min(t.failures-1, 6)
+}
+
+// failurePause is the first wait before a table at fault is tried again, doubled each time.
+const failurePause = time.Second
+
+// saveRecords saves the records of tables, of all if none is given. A state that cannot be written stops acknowledging,
+// not applying, so it is no fault here.
+func (s *session) saveRecords(ctx context.Context, tables ...*table) {
+	if len(tables) == 0 {
+		tables = s.allTables()
+	}
+	var records []state.Table
+	for _, t := range tables {
+		records = append(records, t.record())
+	}
+	if err := s.Store.SaveTables(ctx, records...); err != nil && ctx.Err() == nil {
+		s.Log.Warn("state not saved", "error", err)
+	}
+}
+
+// summary returns the session's tables as they stand.
+func (s *session) summary() *Summary {
+	out := &Summary{Position: connector.Positions{}}
+	for _, t := range s.allTables() {
+		out.Tables = append(out.Tables, t.summary())
+	}
+	for _, l := range s.allLogs() {
+		maps.Copy(out.Position, l.saved)
+	}
+	return out
+}

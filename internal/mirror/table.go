@@ -1,0 +1,101 @@
+package mirror
+
+import (
+	"sync"
+	"time"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/apply"
+	"github.com/sluicehq/sluice/internal/lane"
+	"github.com/sluicehq/sluice/internal/state"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// Phase is where a table is on its way.
+type Phase string
+
+// The phases of a table.
+const (
+	Pending    Phase = "pending"     // selected, waits for its copy
+	Copying    Phase = "copying"     // its lane is open, its rows are being copied
+	CatchingUp Phase = "catching_up" // its copy is in place, its lane is being applied
+	Streaming  Phase = "streaming"   // it has passed the end of the log as it was when its copy was done
+	Paused     Phase = "paused"      // it does not go on, see the reason
+	Refused    Phase = "refused"     // it cannot be mirrored, see the reason
+	Dropped    Phase = "dropped"     // it is gone from the source; its destination stays
+)
+
+// table is one mirrored table while a session runs. Its lane has locks of its own; mu guards the rest.
+type table struct {
+	id    schema.ID
+	lane  *lane.Lane
+	log   *logReader
+	total *totals
+
+	mu       sync.Mutex
+	planned  planned
+	phase    Phase
+	reason   string // for Paused and Refused: why
+	remedy   string // and what to do
+	since    time.Time
+	retryAt  time.Time           // for Paused by a fault
+	waiting  string              // for Copying: whom its snapshot waits for
+	copy     int                 // the newest copy begun
+	apply    *apply.Table        // from Ready on
+	goal     connector.Positions // streaming once the log has passed it
+	queued   bool                // in the appliers' queue, or with an applier
+	failures int                 // faults in a row
+	lastErr  string
+	entry    string // the checkpoint in the sink, "" before the copy is ready
+	saved    string // the checkpoint that the state holds
+}
+
+func (t *table) name() schema.Name {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.planned.table.Name
+}
+
+// setPhase changes the phase; reason and remedy are "" but for Paused and Refused.
+func (t *table) setPhase(p Phase, reason, remedy string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.phase, t.reason, t.remedy, t.since = p, reason, remedy, time.Now()
+	t.retryAt, t.waiting = time.Time{}, ""
+}
+
+func (t *table) inPhase(ps ...Phase) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range ps {
+		if t.phase == p {
+			return true
+		}
+	}
+	return false
+}
+
+// record is the table as the state keeps it.
+func (t *table) record() state.Table {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := state.Table{
+		ID: t.id, Name: t.planned.table.Name, Destination: t.planned.destination(), Phase: string(t.phase),
+		Reason: t.reason, Remedy: t.remedy, Since: t.since, RetryAt: t.retryAt, Copy: t.copy, Checkpoint: t.saved,
+		RowsCopied: t.total.rowsCopied, RowsEstimated: t.planned.table.Rows, ChangesApplied: t.total.changes,
+		Failures: t.failures, LastError: t.lastErr,
+	}
+	if t.phase == Paused {
+		r.PausedBy = "fault"
+	}
+	return r
+}
+
+func (t *table) summary() TableSummary {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return TableSummary{
+		Table: t.planned.table.Name, Destination: t.planned.destination(), Phase: string(t.phase), Reason: t.reason,
+		Remedy: t.remedy, RowsCopied: t.total.rowsCopied, ChangesApplied: t.total.changes, Since: t.since,
+	}
+}

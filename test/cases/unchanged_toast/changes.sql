@@ -1,0 +1,11 @@
+UPDATE large SET n = -n WHERE id = 1;
+UPDATE large SET n = n + 100, t = 'short' WHERE id = 2;
+UPDATE large SET b = NULL WHERE id = 3;
+UPDATE large SET id = 104 WHERE id = 4;
+BEGIN; UPDATE large SET id = -5 WHERE id = 5; UPDATE large SET id = 5 WHERE id = 6; UPDATE large SET id = 6 WHERE id = -5; COMMIT;
+BEGIN; INSERT INTO large VALUES (30, 1, repeat('new', 5000)); UPDATE large SET n = 2 WHERE id = 30; UPDATE large SET id = 31 WHERE id = 30; COMMIT;
+BEGIN; DELETE FROM large WHERE id = 7; INSERT INTO large (id, n, t) VALUES (7, 7, repeat('again', 3000)); UPDATE large SET n = 8 WHERE id = 7; COMMIT;
+BEGIN; UPDATE large SET t = repeat('twice', 3000) WHERE id = 8; UPDATE large SET n = 88 WHERE id = 8; COMMIT;
+BEGIN; UPDATE large SET n = 99 WHERE id = 9; DELETE FROM large WHERE id = 9; COMMIT;
+BEGIN; SAVEPOINT s; UPDATE large SET t = 'undone' WHERE id = 10; ROLLBACK TO s; UPDATE large SET n = 10 WHERE id = 10; COMMIT;
+UPDATE large SET n = n WHERE id > 10;

@@ -1,0 +1,189 @@
+package crash
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicehq/sluice/internal/testdb"
+	"github.com/sluicehq/sluice/test/process"
+)
+
+const (
+	killsPerLife = 10                      // kills between a mirror's first start and the comparison of the two sides
+	earlyKills   = 4                       // of them, those that come soon after a start, to hit the copy
+	earlyAge     = 1200 * time.Millisecond // the age that a process reaches at most before an early kill
+	lateAge      = 3 * time.Second         // likewise, before the others
+	catchUpLimit = 2 * time.Minute         // from the end of the writer until both sides are equal
+	stopLimit    = 30 * time.Second        // from SIGTERM to the end of the process
+)
+
+// TestKillLosesAndDoublesNothing kills the process again and again, while many connections change the source, and holds
+// both sides against each other at the end of each of the mirror's lives.
+func TestKillLosesAndDoublesNothing(t *testing.T) {
+	testServer.Database(t) // skips without a server
+	t.Logf("to repeat: go test ./test/crash -run Kill -kills %d -seed %d", *killsFlag, *seedFlag)
+	kills := *killsFlag
+	if testing.Short() {
+		kills = min(kills, 5)
+	}
+	begin := time.Now()
+	for life := 0; kills > 0 || time.Since(begin) < *durationFlag; life++ {
+		n := min(max(kills, 1), killsPerLife)
+		kills -= n
+		ok := t.Run(fmt.Sprintf("life%d", life), func(t *testing.T) { live(t, *seedFlag+uint64(life), n) })
+		if !ok {
+			break
+		}
+	}
+}
+
+// live is one mirror from its first start to its end, with n kills.
+func live(t *testing.T, seed uint64, n int) {
+	m := newMirror(t, seed)
+	rng := rand.New(rand.NewPCG(seed, 1<<32))
+	hits := map[string]int{}
+	for i := range n {
+		age := lateAge
+		if i < earlyKills {
+			age = earlyAge
+		}
+		p := m.sluice.Run(t)
+		awaitMoment(p, rng, age)
+		select {
+		case <-p.Exited():
+			t.Fatalf("start %d: the process ended by itself, exit code %d\n%s", i, p.ExitCode(), p.Log.Tail(40))
+		default:
+		}
+		p.Kill()
+		hits[m.phases(t)]++
+	}
+	p := m.sluice.Run(t)
+	p.Log.Await("streaming", lateAge) // some changes meet the last process at work
+	m.finish(t, p)
+	t.Logf("%d kills, tables in the sink at each: %v; writer: %d transactions committed, %d ended by its own conflicts",
+		n, hits, m.writer.transactions.Load(), m.writer.own.Load())
+}
+
+// awaitMoment waits for a random age of the process, or for the very moment after one of its next log lines.
+func awaitMoment(p *process.Process, rng *rand.Rand, most time.Duration) {
+	age := time.Duration(rng.Int64N(int64(most)))
+	if rng.IntN(3) == 0 {
+		p.Log.AwaitCount(1+rng.IntN(20), age)
+		return
+	}
+	select {
+	case <-p.Exited():
+	case <-time.After(age):
+	}
+}
+
+// mirror is a source under change and the mirror of it.
+type mirror struct {
+	source, sink string
+	writer       *writer
+	watch        *watch
+	sluice       *process.Sluice
+	pair         *testdb.Pair
+}
+
+func newMirror(t *testing.T, seed uint64) *mirror {
+	t.Helper()
+	m := &mirror{source: testServer.Database(t), sink: testServer.Database(t)}
+	createSource(t, m.source, seed)
+	m.sluice = process.New(t, program, m.config())
+	m.pair = testdb.OpenPair(t, m.source, m.sink)
+	m.watch = startWatch(t, m.source)
+	m.writer = startWriter(t, m.source, seed, 8, *rateFlag)
+	return m
+}
+
+// config has small chunks and batches, so that a kill has many places to fall on.
+func (m *mirror) config() process.Config {
+	return process.Config{Name: "crash", Source: m.source, Sink: m.sink, Mirror: `
+tables: {exclude: [public.audit]}
+snapshot: {concurrency: 2, chunk_rows: 500}
+apply: {concurrency: 4, batch_rows: 500}
+per_table:
+  public.audited: {mode: history}
+`}
+}
+
+// phases says how far the mirror has come, for the report of where the kills fell.
+func (m *mirror) phases(t *testing.T) string {
+	var parts []string
+	for _, tab := range tables {
+		parts = append(parts, fmt.Sprintf("to_regclass('public.%s')", tab.name))
+	}
+	there := testdb.QueryText(t, m.sink, "SELECT num_nonnulls("+strings.Join(parts, ", ")+")")
+	return fmt.Sprintf("%s of %d", there, len(tables))
+}
+
+// stopWriter ends the writer; none of its statements may have failed but by its own doing.
+func (m *mirror) stopWriter(t *testing.T) {
+	t.Helper()
+	if err := m.writer.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// finish ends the writer, waits until the mirror has caught up, stops it and compares.
+func (m *mirror) finish(t *testing.T, p *process.Process) {
+	t.Helper()
+	m.stopWriter(t)
+	if err := m.watch.stop(); err != nil {
+		t.Error(err)
+	}
+	if err := m.awaitEqual(t, p); err != nil {
+		t.Fatalf("not equal %v after the last change: %v", catchUpLimit, err)
+	}
+	if code, err := p.Stop(stopLimit); err != nil || code != 0 {
+		t.Errorf("after SIGTERM: exit code %d, %v; want 0\n%s", code, err, p.Log.Tail(20))
+	}
+	if err := m.compare(t); err != nil {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func (m *mirror) awaitEqual(t *testing.T, p *process.Process) error {
+	deadline := time.After(catchUpLimit)
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := m.compare(t)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.Exited():
+			return errors.Join(err, fmt.Errorf("the process ended by itself, exit code %d", p.ExitCode()))
+		case <-deadline:
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+// compare returns what differs between the two sides, table by table.
+func (m *mirror) compare(t *testing.T) error {
+	var faults []error
+	for _, tab := range tables {
+		if tab.name == "audited" {
+			continue
+		}
+		diff, err := m.pair.Compare(t.Context(), tab.name, tab.name)
+		if diff != "" {
+			err = errors.New(diff)
+		}
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if faults == nil {
+		return checkHistory(m.source, m.sink)
+	}
+	return errors.Join(faults...)
+}
