@@ -412,6 +412,9 @@ var sinkMutations = []struct {
 		}
 		s.sort = func(ops []opRow) []opRow { return ops } // so that the commits are a copy
 	}},
+	{"history_fills_unsent_values_from_the_key_s_last_row", "unsent is NULL", func(s *brokenSink) {
+		s.write = func(r *connector.Rows) { r.Unsent = nil }
+	}},
 	{"history_survives_a_new_copy", "a copy begins the history anew", func(s *brokenSink) {
 		s.ready = func(t *connector.Target, entries map[string]string) map[string]string {
 			s.stored(t).history = nil
