@@ -25,6 +25,8 @@ type Source struct {
 	seen      seenToken
 }
 
+var _ connector.Source = (*Source)(nil)
+
 // server is what a source must know of the cluster it is connected to.
 type server struct {
 	system   uint64 // pg_control_system().system_identifier
