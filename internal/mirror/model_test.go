@@ -233,8 +233,13 @@ func (m *model) options(once bool) Options {
 	}
 }
 
-// step is called at each step of the mirror and lets the writers act now and then.
+// step is called at each step of the mirror. It lets the writers act now and then, and has calls take time, so that they
+// overtake each other and timers run out in between.
 func (m *model) step() {
+	time.Sleep(m.moveOn())
+}
+
+func (m *model) moveOn() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for m.budget > 0 && m.rng.IntN(3) == 0 {
@@ -243,6 +248,10 @@ func (m *model) step() {
 			close(m.spent)
 		}
 	}
+	if m.rng.IntN(2) == 0 {
+		return 0
+	}
+	return time.Duration(m.rng.IntN(8)) * time.Millisecond
 }
 
 // endOneOf brings one of the transactions that a snapshot waits for nearer to its end.
