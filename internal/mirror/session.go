@@ -201,7 +201,11 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		return err
 	}
 	t.setPhase(CatchingUp, "", "")
-	return t.log.add(ctx, t)
+	err = t.log.add(ctx, t)
+	if kind := connector.KindOf(err); kind == connector.TableFault || kind == connector.Setup {
+		return s.pause(ctx, t, err)
+	}
+	return err
 }
 
 func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {

@@ -1,0 +1,86 @@
+package postgres
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// sinkSchema holds what we keep beside the mirrored tables: what mirrors there are, their entries, who owns which
+// destination, and the tables that copies are loaded into.
+const sinkSchema = "sluice"
+
+// sinkFormat is the version of the tables below. A database that holds a newer one is refused.
+const sinkFormat = 1
+
+// sinkTables makes what Claim needs. The copy of an owner is the number of the copy last ready in the destination, 0 if
+// none; loading is that of the copy under way. Entries are rewritten with every batch, hence the room in their pages.
+const sinkTables = `
+CREATE SCHEMA IF NOT EXISTS sluice;
+CREATE TABLE IF NOT EXISTS sluice.mirror (
+	name text PRIMARY KEY, id text NOT NULL, epoch bigint NOT NULL, format int NOT NULL,
+	claimed_at timestamptz NOT NULL DEFAULT now());
+CREATE TABLE IF NOT EXISTS sluice.entry (
+	mirror text, key text, value text NOT NULL, PRIMARY KEY (mirror, key)) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS sluice.owner (
+	schema text, "table" text, mirror text NOT NULL, source text NOT NULL,
+	copy int NOT NULL DEFAULT 0, loading int NOT NULL DEFAULT 0, PRIMARY KEY (schema, "table"));
+`
+
+// setUp makes the schema sluice where it is missing and refuses a newer format.
+func setUp(ctx context.Context, pg *pgconn.PgConn) error {
+	const op = "set up the schema sluice"
+	missing, err := readRows(ctx, pg, `SELECT 1 WHERE pg_catalog.to_regclass('sluice.mirror') IS NULL
+		OR pg_catalog.to_regclass('sluice.entry') IS NULL OR pg_catalog.to_regclass('sluice.owner') IS NULL`)
+	if err == nil && len(missing) > 0 {
+		_, err = pg.Exec(ctx, fmt.Sprintf("BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(%d); %s COMMIT", ddlLock, sinkTables)).ReadAll()
+		if isState(err, "42501") {
+			return setUpRights(ctx, pg, err)
+		}
+	}
+	if err != nil {
+		return wrapError(err, sinkSystem, op, schema.Name{})
+	}
+	newer, err := readRows(ctx, pg, "SELECT max(format) FROM sluice.mirror HAVING max(format) > "+strconv.Itoa(sinkFormat))
+	if err == nil && len(newer) > 0 {
+		return sinkFault(connector.Setup, op, schema.Name{}, "use the newer version of sluice for this database",
+			"the schema sluice has format %s, newer than %d", newer[0][0], sinkFormat)
+	}
+	return wrapError(err, sinkSystem, op, schema.Name{})
+}
+
+func setUpRights(ctx context.Context, pg *pgconn.PgConn, cause error) error {
+	hint := "grant the role the right to create schemas in the database"
+	if rollback(ctx, pg) == nil {
+		if rows, err := readRows(ctx, pg, "SELECT pg_catalog.current_database(), current_user"); err == nil && len(rows) == 1 {
+			hint = fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", quoteIdent(rows[0][0]), quoteIdent(rows[0][1]))
+		}
+	}
+	e := sinkFault(connector.Setup, "set up the schema sluice", schema.Name{}, hint, "%w", cause).(*connector.Error)
+	if pg, ok := cause.(*pgconn.PgError); ok {
+		e.Err = serverError{pg}
+	}
+	return e
+}
+
+// ddlLock serialises what several tables may make at once: schemas, types, our own tables.
+var ddlLock = lockKey("sluice ddl")
+
+// mirrorLock is the advisory lock that a mirror's transactions share and its Claim takes alone.
+func mirrorLock(mirror string) int64 { return lockKey("sluice mirror " + mirror) }
+
+// lockKey makes a key of the server's advisory locks. Two names with one key would only wait for each other.
+func lockKey(name string) int64 {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return int64(h.Sum64())
+}
+
+func newMirrorID() string { return rand.Text() }

@@ -1,0 +1,335 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/schema"
+)
+
+const (
+	// indexMemory is what the server may use to build the key of a copy.
+	indexMemory = "256MB"
+	// exchangeLock is how long an exchange waits for its lock, and so keeps new readers waiting behind it.
+	exchangeLock = time.Second
+	// exchangeTries and exchangePause bound how often and how fast it is tried before it is a Conflict.
+	exchangeTries = 10
+	exchangePause = 500 * time.Millisecond
+)
+
+// Ready puts the rows of copy t.Copy in the place of the destination's; see connector.Sink. A crash at any point leaves
+// either the old rows and the copy, or the new rows and the entries.
+func (s *Sink) Ready(ctx context.Context, t *connector.Target, entries map[string]string) error {
+	done, err := s.indexCopy(ctx, t)
+	if err != nil {
+		return wrapError(err, sinkSystem, "build the key", t.Name)
+	}
+	if done {
+		return s.checkReady(t, entries)
+	}
+	for try := 1; ; try++ {
+		err := wrapError(s.exchange(ctx, t, entries), sinkSystem, "exchange the table", t.Name)
+		if err == nil || connector.KindOf(err) != connector.Conflict || try == exchangeTries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(exchangePause):
+		}
+	}
+}
+
+// checkReady judges a Ready of a copy that is in place already.
+func (s *Sink) checkReady(t *connector.Target, entries map[string]string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, v := range entries {
+		if s.entries[k] != v {
+			return sinkFault(connector.TableFault, "exchange the table", t.Name, "`resync` the table",
+				"copy %d is in place already, with other entries", t.Copy)
+		}
+	}
+	return nil
+}
+
+// indexCopy builds the key of the table that was loaded, or the index of a history. It reports whether the copy is in
+// the destination already.
+func (s *Sink) indexCopy(ctx context.Context, t *connector.Target) (done bool, err error) {
+	x, err := s.begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer x.Rollback()
+	found, err := x.query(ctx, fmt.Sprintf(`SELECT to_regclass(%s) IS NOT NULL,
+		EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = to_regclass(%[1]s)),
+		coalesce((SELECT copy FROM sluice.owner WHERE schema = %s AND "table" = %s AND mirror = %s), 0) = %d`,
+		quoteLiteral(quoteName(copyName(t))), quoteLiteral(t.Name.Schema), quoteLiteral(t.Name.Table), quoteLiteral(x.claim.id), t.Copy))
+	if err != nil {
+		return false, err
+	}
+	exists, indexed, ready := found[0][0] == "t", found[0][1] == "t", found[0][2] == "t"
+	switch {
+	case !exists && ready:
+		return true, nil
+	case !exists:
+		return false, sinkFault(connector.TableFault, "build the key", t.Name, "`resync` the table", "the table that copy %d was loaded into is gone", t.Copy)
+	case indexed, len(keyNames(t)) == 0:
+		return false, nil
+	}
+	_, err = x.exec(ctx, "SET LOCAL maintenance_work_mem = '"+indexMemory+"'; "+indexStatement(t))
+	if isState(err, "23505") {
+		return false, sinkFault(connector.TableFault, "build the key", t.Name, "`resync` the table", "the copy holds a key twice")
+	}
+	if err != nil {
+		return false, err
+	}
+	return false, x.Commit(ctx, nil)
+}
+
+func indexStatement(t *connector.Target) string {
+	keys := keyNames(t)
+	quoted := make([]string, len(keys))
+	for i, k := range keys {
+		quoted[i] = quoteIdent(k)
+	}
+	list, table := strings.Join(quoted, ", "), quoteName(copyName(t))
+	if t.History {
+		return "CREATE INDEX ON " + table + " (" + list + `, "_sluice_position", "_sluice_seq")`
+	}
+	return "ALTER TABLE " + table + " ADD PRIMARY KEY (" + list + ")"
+}
+
+// exchange is one try of the transaction that makes a copy visible, together with the entries.
+func (s *Sink) exchange(ctx context.Context, t *connector.Target, entries map[string]string) error {
+	x, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer x.Rollback()
+	schemaName, table := quoteLiteral(t.Name.Schema), quoteLiteral(t.Name.Table)
+	found, err := x.query(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d;
+		SELECT o.copy, coalesce(to_regclass(%s)::oid, 0) FROM sluice.owner o
+		WHERE o.schema = %s AND o."table" = %s AND o.mirror = %s FOR UPDATE`,
+		exchangeLock.Milliseconds(), quoteLiteral(quoteName(t.Name)), schemaName, table, quoteLiteral(x.claim.id)))
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		return sinkFault(connector.TableFault, "exchange the table", t.Name, "`resync` the table", "this mirror does not own the table any more")
+	}
+	adopted, oid := found[0][0] == "0", found[0][1]
+	if err := x.place(ctx, t, oid, adopted); err != nil {
+		return err
+	}
+	if _, err := x.exec(ctx, fmt.Sprintf(`UPDATE sluice.owner SET copy = %d, loading = 0 WHERE schema = %s AND "table" = %s`,
+		t.Copy, schemaName, table)); err != nil {
+		return err
+	}
+	return x.Commit(ctx, entries)
+}
+
+// place brings the copy's rows into the destination: by moving the table there if that loses nothing, else row by row.
+func (x *tx) place(ctx context.Context, t *connector.Target, oid string, adopted bool) error {
+	if oid == "0" {
+		return x.move(ctx, t)
+	}
+	if adopted {
+		rows, err := x.query(ctx, "SELECT 1 FROM "+quoteName(t.Name)+" LIMIT 1")
+		if err != nil {
+			return err
+		}
+		if len(rows) > 0 {
+			return sinkFault(connector.TableFault, "exchange the table", t.Name, "empty the table, or choose another `destination`",
+				"somebody has written rows to the table before its first copy was ready")
+		}
+	}
+	if t.History {
+		return x.appendCopy(ctx, t)
+	}
+	bound, err := x.isBound(ctx, oid)
+	if err == nil && !bound {
+		// What depends on the table may have come until the lock was held.
+		if _, err = x.exec(ctx, "LOCK TABLE "+quoteName(t.Name)+" IN ACCESS EXCLUSIVE MODE"); err == nil {
+			bound, err = x.isBound(ctx, oid)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if bound {
+		return x.merge(ctx, t, oid)
+	}
+	if _, err := x.exec(ctx, "DROP TABLE "+quoteName(t.Name)); err != nil {
+		return err
+	}
+	return x.move(ctx, t)
+}
+
+// isBound reports whether anything hangs on the table that a new table in its place would lose.
+func (x *tx) isBound(ctx context.Context, oid string) (bool, error) {
+	rows, err := x.query(ctx, `
+		SELECT c.relkind <> 'r' OR c.relispartition OR c.relpersistence <> 'p' OR c.relreplident <> 'd'
+		    OR c.relacl IS NOT NULL OR c.relrowsecurity OR c.reloptions IS NOT NULL OR c.reltablespace <> 0
+		    OR c.relowner <> (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
+		    OR EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = c.oid AND NOT indisprimary)
+		    OR EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE conrelid = c.oid AND contype NOT IN ('p', 'n') OR confrelid = c.oid)
+		    OR EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal)
+		    OR EXISTS (SELECT FROM pg_catalog.pg_policy WHERE polrelid = c.oid)
+		    OR EXISTS (SELECT FROM pg_catalog.pg_rewrite WHERE ev_class = c.oid)
+		    OR EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhrelid = c.oid OR inhparent = c.oid)
+		    OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel WHERE prrelid = c.oid)
+		    OR EXISTS (SELECT FROM pg_catalog.pg_statistic_ext WHERE stxrelid = c.oid)
+		    OR EXISTS (SELECT FROM pg_catalog.pg_description WHERE classoid = 'pg_class'::regclass AND objoid = c.oid)
+		    OR EXISTS (SELECT FROM pg_catalog.pg_seclabel WHERE classoid = 'pg_class'::regclass AND objoid = c.oid)
+		    OR EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+		               AND (a.attacl IS NOT NULL OR a.attoptions IS NOT NULL OR a.attidentity <> '' OR a.atthasdef AND a.attgenerated = ''))
+		    OR EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.deptype = 'n'
+		               AND (d.refclassid = 'pg_class'::regclass AND d.refobjid = c.oid
+		                    OR d.refclassid = 'pg_type'::regclass AND d.refobjid IN
+		                       (SELECT y.oid FROM pg_catalog.pg_type y WHERE y.oid = c.reltype OR y.typelem = c.reltype AND c.reltype <> 0))
+		               AND NOT (d.classid = 'pg_class'::regclass AND d.objid = c.oid)
+		               AND NOT (d.classid = 'pg_attrdef'::regclass
+		                        AND d.objid IN (SELECT f.oid FROM pg_catalog.pg_attrdef f WHERE f.adrelid = c.oid)))
+		FROM pg_catalog.pg_class c WHERE c.oid = `+oid)
+	if err != nil {
+		return false, err
+	}
+	return len(rows) == 0 || rows[0][0] == "t", nil
+}
+
+// move makes the copy's table the destination and gives its index the name that the server would have given it.
+func (x *tx) move(ctx context.Context, t *connector.Target) error {
+	from := copyName(t)
+	moved := schema.Name{Schema: t.Name.Schema, Table: from.Table}
+	if _, err := x.exec(ctx, fmt.Sprintf("ALTER TABLE %s SET SCHEMA %s; ALTER TABLE %s RENAME TO %s",
+		quoteName(from), quoteIdent(t.Name.Schema), quoteName(moved), quoteIdent(t.Name.Table))); err != nil {
+		return err
+	}
+	suffix := "_pkey"
+	if t.History {
+		suffix = "_sluice_idx"
+	}
+	index := cutName(t.Name.Table, maxIdentifier-len(suffix)) + suffix
+	rows, err := x.query(ctx, fmt.Sprintf(`SELECT c.relname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+		WHERE i.indrelid = %s::regclass AND to_regclass(%s) IS NULL`, quoteLiteral(quoteName(t.Name)),
+		quoteLiteral(quoteName(schema.Name{Schema: t.Name.Schema, Table: index}))))
+	if err != nil || len(rows) != 1 {
+		return err
+	}
+	_, err = x.exec(ctx, fmt.Sprintf("ALTER INDEX %s RENAME TO %s", quoteName(schema.Name{Schema: t.Name.Schema, Table: rows[0][0]}), quoteIdent(index)))
+	return err
+}
+
+// cutName shortens a name to n bytes without cutting a character.
+func cutName(name string, n int) string {
+	for len(name) > n {
+		_, size := utf8.DecodeLastRuneInString(name)
+		name = name[:len(name)-size]
+	}
+	return name
+}
+
+// merge makes the destination's rows those of the copy, touching only rows that differ. Rows are compared by the text of
+// all their values, for some types have no equality.
+func (x *tx) merge(ctx context.Context, t *connector.Target, oid string) error {
+	if err := x.addColumns(ctx, t, oid); err != nil {
+		return err
+	}
+	keys := keyNames(t)
+	var names, sets, match, mine, theirs []string
+	for _, c := range tableColumns(t) {
+		if c.generated != "" {
+			continue
+		}
+		q := quoteIdent(c.name)
+		names, sets = append(names, q), append(sets, q+" = excluded."+q)
+		mine, theirs = append(mine, "d."+q), append(theirs, "c."+q)
+		if c.key {
+			match = append(match, "d."+q+" = c."+q)
+		}
+	}
+	conflict := make([]string, len(keys))
+	for i, k := range keys {
+		conflict[i] = quoteIdent(k)
+	}
+	dest, from, list := quoteName(t.Name), quoteName(copyName(t)), strings.Join(names, ", ")
+	_, err := x.exec(ctx, strings.Join([]string{
+		"DELETE FROM " + dest + " d WHERE NOT EXISTS (SELECT FROM " + from + " c WHERE " + strings.Join(match, " AND ") + ")",
+		"INSERT INTO " + dest + " (" + list + ") SELECT " + strings.Join(theirs, ", ") + " FROM " + from + " c WHERE NOT EXISTS (SELECT FROM " +
+			dest + " d WHERE " + strings.Join(match, " AND ") + " AND ROW(" + strings.Join(mine, ", ") + ")::text = ROW(" + strings.Join(theirs, ", ") +
+			")::text) ON CONFLICT (" + strings.Join(conflict, ", ") + ") DO UPDATE SET " + strings.Join(sets, ", "),
+		"DROP TABLE " + from,
+	}, "; "))
+	if isState(err, "42P10", "23505", "23502", "23503", "23514", "23P01") {
+		e := wrapError(err, sinkSystem, "exchange the table", t.Name).(*connector.Error)
+		e.Kind, e.Hint = connector.TableFault, "drop what depends on the table (constraints, indexes, views, foreign keys), then `resync` it"
+		return e
+	}
+	return err
+}
+
+// addColumns gives a table that is merged into the columns that it lacks. A column of another type needs a new table,
+// and so the end of what depends on this one.
+func (x *tx) addColumns(ctx context.Context, t *connector.Target, oid string) error {
+	rows, err := x.query(ctx, `SELECT o.attname, o.atttypid = n.atttypid AND o.atttypmod = n.atttypmod
+		FROM pg_catalog.pg_attribute o LEFT JOIN pg_catalog.pg_attribute n
+		  ON n.attname = o.attname AND n.attrelid = `+quoteLiteral(quoteName(copyName(t)))+`::regclass AND n.attnum > 0 AND NOT n.attisdropped
+		WHERE o.attrelid = `+oid+` AND o.attnum > 0 AND NOT o.attisdropped`)
+	if err != nil {
+		return err
+	}
+	var add []string
+	for _, c := range tableColumns(t) {
+		i := slices.IndexFunc(rows, func(r []string) bool { return r[0] == c.name })
+		switch {
+		case i < 0 && c.generated == "":
+			add = append(add, "ADD COLUMN "+quoteIdent(c.name)+" "+c.typ)
+		case i < 0:
+			add = append(add, "ADD COLUMN "+quoteIdent(c.name)+" "+c.typ+" GENERATED ALWAYS AS ("+c.generated+") STORED")
+		case rows[i][1] != "t":
+			return &connector.Error{Kind: connector.TableFault, System: sinkSystem, Op: "exchange the table", Table: t.Name, Column: c.name,
+				Err:  errors.New("the column's type has changed, and something depends on the table"),
+				Hint: "drop what depends on the table (views, foreign keys, indexes, grants), then `resync` it"}
+		}
+	}
+	if add == nil {
+		return nil
+	}
+	_, err = x.exec(ctx, "ALTER TABLE "+quoteName(t.Name)+" "+strings.Join(add, ", "))
+	return err
+}
+
+// Change takes a target to a new version of its table if that is stored alike; see connector.Sink.
+func (s *Sink) Change(_ context.Context, t *connector.Target, to *schema.Table) (*connector.Target, error) {
+	next := *t
+	next.Table, next.Columns = to, make([]int, len(t.Columns))
+	for i, c := range t.Columns {
+		old := &t.Table.Columns[c]
+		n := to.Column(old.Name)
+		if n < 0 || to.Columns[n].Number != old.Number || to.Columns[n].Generated != old.Generated ||
+			!reflect.DeepEqual(to.Columns[n].Type, old.Type) {
+			return nil, needsCopy(t, old.Name)
+		}
+		next.Columns[i] = n
+	}
+	if len(t.Columns) == len(t.Table.Columns) && len(to.Columns) != len(t.Columns) {
+		return nil, needsCopy(t, "")
+	}
+	if t.Key == nil && !slices.Equal(to.KeyNames(), t.Table.KeyNames()) {
+		return nil, needsCopy(t, "")
+	}
+	return &next, nil
+}
+
+func needsCopy(t *connector.Target, column string) error {
+	return &connector.Error{Kind: connector.TableFault, System: sinkSystem, Op: "change the table", Table: t.Name, Column: column,
+		Err: errors.New("the source's table is stored in another way now"), Hint: "`resync` the table"}
+}
