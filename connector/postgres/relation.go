@@ -14,7 +14,6 @@ import (
 
 // relation is what a stream's reader knows of one table.
 type relation struct {
-	oid             uint32
 	relationMessage // the last one
 	chosen          *selection
 	table           *schema.Table // the version that its rows are written under; nil: none is known, they are withheld
