@@ -210,7 +210,7 @@ func parseVisible(s string) (visible, error) {
 	next, running, ok := strings.Cut(s, ":")
 	n, err := strconv.ParseUint(next, 10, 64)
 	if !ok || err != nil {
-		return visible{}, fmt.Errorf("snapshot token %q is not of the form next:running,...", s)
+		return visible{}, fmt.Errorf("snapshot token %q is not of the form next:running,running", s)
 	}
 	v := visible{next: n}
 	if running == "" {
