@@ -264,13 +264,25 @@ func TestAlteredTableLosesTheView(t *testing.T) {
 			if _, err := readChunk(t, snap, chunks[len(chunks)-1]); connector.KindOf(err) != connector.ViewLost {
 				t.Errorf("after %s: %v, want the view to be lost", name, err)
 			}
-			if strings.HasPrefix(name, "VACUUM") || name == "without key" || strings.HasPrefix(name, "TRUNCATE") {
-				return // the table is still of the same version
-			}
-			if _, err := src.Snapshot(t.Context(), table); name != "ALTER TYPE USING" && name != "DETACH" && !strings.Contains(name, "leaf") && connector.KindOf(err) != connector.ViewLost {
-				t.Errorf("a snapshot of an old version: %v", err)
-			}
 		})
+	}
+}
+
+func TestSnapshotOfAnOldVersionIsRefused(t *testing.T) {
+	src, url := openTestSource(t, `CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE x (id int PRIMARY KEY, v text)`)
+	for _, alter := range []string{
+		"ALTER TABLE t RENAME v TO z", "ALTER TABLE t DROP z; ALTER TABLE t ADD z text", "ALTER TABLE t ALTER z TYPE bytea USING NULL",
+		"ALTER TABLE t RENAME TO y; ALTER TABLE x RENAME TO t", "DROP TABLE t",
+	} {
+		table := discover(t, src)["public.t"]
+		testdb.Exec(t, url, alter)
+		snap, err := src.Snapshot(t.Context(), table)
+		if err == nil {
+			snap.Close()
+		}
+		if connector.KindOf(err) != connector.ViewLost {
+			t.Errorf("after %s: %v", alter, err)
+		}
 	}
 }
 
@@ -342,10 +354,8 @@ func TestRowSecurityIsAnErrorAndNotFewerRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer src.Close()
-	snap := mustSnapshot(t, src, discover(t, src)["public.t"])
-	defer snap.Close()
-	if batches, err := readChunk(t, snap, mustChunks(t, snap, 10)[0]); connector.KindOf(err) != connector.Setup {
-		t.Errorf("%d batches, %v; want an error", len(batches), err)
+	if _, err := src.Snapshot(t.Context(), discover(t, src)["public.t"]); connector.KindOf(err) != connector.Setup {
+		t.Errorf("%v; want an error that a person must act on", err)
 	}
 }
 
@@ -354,7 +364,7 @@ func TestLargeRowsPass(t *testing.T) {
 		INSERT INTO t SELECT n, repeat('x', 20000000), decode(repeat('00', 5000000), 'hex') FROM generate_series(1, 3) n`)
 	snap := mustSnapshot(t, src, discover(t, src)["public.t"])
 	defer snap.Close()
-	batches, err := readChunk(t, snap, mustChunks(t, snap, 10)[0])
+	batches, err := readChunk(t, snap, mustChunks(t, snap, 1000)[0])
 	if err != nil || len(batches) != 3 {
 		t.Fatalf("%d batches, %v", len(batches), err)
 	}
