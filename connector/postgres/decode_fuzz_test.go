@@ -131,7 +131,7 @@ func BenchmarkDecodeRow(b *testing.B) {
 	const rows = 10_000
 	f := insertFrames(rows, []string{"1234567890", "42", "some text of a row", "12345.67", "2024-05-06 07:08:09.123456+00", "t", "and some more text, a little longer"})
 	d := newRowDecoder(benchmarkTable(), memory.DefaultAllocator)
-	b.SetBytes(int64(len(f.Data) / rows))
+	b.SetBytes(int64(len(f.Data)))
 	b.ReportAllocs()
 	for b.Loop() {
 		r, err := d.Decode(f)
@@ -155,7 +155,7 @@ func BenchmarkDecodeCopy(b *testing.B) {
 	}
 	d := newCopyDecoder(benchmarkTable(), make([]wireForm, 7), memory.DefaultAllocator)
 	d.started = true
-	b.SetBytes(int64(len(row)))
+	b.SetBytes(int64(rows * len(row)))
 	b.ReportAllocs()
 	for b.Loop() {
 		d.rows.reserve(rows)
