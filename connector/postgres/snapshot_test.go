@@ -11,6 +11,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/testdb"
@@ -127,7 +128,7 @@ func countRowsOf(t testing.TB, snap connector.Snapshot, chunkRows int64) int {
 // TestChunksHoldEachRowOnce reads tables of every kind in pieces while rows move, and compares with what was there when
 // the snapshot was taken. The first column of each table tells its rows apart.
 func TestChunksHoldEachRowOnce(t *testing.T) {
-	const rows = 20_000
+	const rows = 8000
 	fill := func(table, expr string) string {
 		return fmt.Sprintf("INSERT INTO %s SELECT %s FROM generate_series(1, %d) n;", table, expr, rows)
 	}
@@ -150,7 +151,7 @@ func TestChunksHoldEachRowOnce(t *testing.T) {
 		"extension":                `CREATE EXTENSION citext; CREATE TABLE t (id citext PRIMARY KEY);` + fill("t", "CASE WHEN n % 2 = 0 THEN 'A' ELSE 'b' END || n"),
 		"no order":                 `CREATE EXTENSION hstore; CREATE TABLE t (id hstore PRIMARY KEY);` + fill("t", "hstore('k', n::text)"),
 		"full":                     `CREATE TABLE t (id int NOT NULL UNIQUE, v text); ALTER TABLE t REPLICA IDENTITY FULL;` + fill("t", "n, 'x'"),
-		"parent":                   `CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE child (more int) INHERITS (t); INSERT INTO child SELECT n, 'c', n FROM generate_series(1, 20000) n;` + fill("t", "n, 'x'"),
+		"parent":                   `CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE child (more int) INHERITS (t); INSERT INTO child SELECT n, 'c', n FROM generate_series(1, 8000) n;` + fill("t", "n, 'x'"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			src, url := openTestSource(t, setup)
@@ -264,13 +265,25 @@ func TestAlteredTableLosesTheView(t *testing.T) {
 			if _, err := readChunk(t, snap, chunks[len(chunks)-1]); connector.KindOf(err) != connector.ViewLost {
 				t.Errorf("after %s: %v, want the view to be lost", name, err)
 			}
-			if strings.HasPrefix(name, "VACUUM") || name == "without key" || strings.HasPrefix(name, "TRUNCATE") {
-				return // the table is still of the same version
-			}
-			if _, err := src.Snapshot(t.Context(), table); name != "ALTER TYPE USING" && name != "DETACH" && !strings.Contains(name, "leaf") && connector.KindOf(err) != connector.ViewLost {
-				t.Errorf("a snapshot of an old version: %v", err)
-			}
 		})
+	}
+}
+
+func TestSnapshotOfAnOldVersionIsRefused(t *testing.T) {
+	src, url := openTestSource(t, `CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE x (id int PRIMARY KEY, v text)`)
+	for _, alter := range []string{
+		"ALTER TABLE t RENAME v TO z", "ALTER TABLE t DROP z; ALTER TABLE t ADD z text", "ALTER TABLE t ALTER z TYPE bytea USING NULL",
+		"ALTER TABLE t RENAME TO y; ALTER TABLE x RENAME TO t", "DROP TABLE t",
+	} {
+		table := discover(t, src)["public.t"]
+		testdb.Exec(t, url, alter)
+		snap, err := src.Snapshot(t.Context(), table)
+		if err == nil {
+			snap.Close()
+		}
+		if connector.KindOf(err) != connector.ViewLost {
+			t.Errorf("after %s: %v", alter, err)
+		}
 	}
 }
 
@@ -304,16 +317,20 @@ func mustChunks(t testing.TB, snap connector.Snapshot, rows int64) []connector.C
 
 func TestLockedTableLosesTheView(t *testing.T) {
 	src, url := openTestSource(t, `CREATE TABLE t (id int PRIMARY KEY)`)
-	snap := mustSnapshot(t, src, discover(t, src)["public.t"])
+	snap := mustSnapshot(t, src, discover(t, src)["public.t"]).(*snapshot)
 	defer snap.Close()
 	chunks := mustChunks(t, snap, 10)
-	testdb.Exec(t, url, "ALTER SYSTEM RESET lock_timeout")
-	src.pool.Reset()
-	src.pool.Config().ConnConfig.RuntimeParams["lock_timeout"] = "20ms"
+	config := src.pool.Config()
+	config.ConnConfig.RuntimeParams["lock_timeout"] = "20ms"
+	impatient, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer impatient.Close()
+	snap.source = &Source{config: src.config, env: src.env, pool: impatient, server: src.server}
 	app := connect(t, url)
 	mustExec(t, app, "BEGIN; LOCK TABLE t")
-	_, err := readChunk(t, snap, chunks[0])
-	if connector.KindOf(err) != connector.ViewLost {
+	if _, err := readChunk(t, snap, chunks[0]); connector.KindOf(err) != connector.ViewLost {
 		t.Errorf("%v, want the view to be lost", err)
 	}
 }
@@ -342,10 +359,8 @@ func TestRowSecurityIsAnErrorAndNotFewerRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer src.Close()
-	snap := mustSnapshot(t, src, discover(t, src)["public.t"])
-	defer snap.Close()
-	if batches, err := readChunk(t, snap, mustChunks(t, snap, 10)[0]); connector.KindOf(err) != connector.Setup {
-		t.Errorf("%d batches, %v; want an error", len(batches), err)
+	if _, err := src.Snapshot(t.Context(), discover(t, src)["public.t"]); connector.KindOf(err) != connector.Setup {
+		t.Errorf("%v; want an error that a person must act on", err)
 	}
 }
 
@@ -354,7 +369,7 @@ func TestLargeRowsPass(t *testing.T) {
 		INSERT INTO t SELECT n, repeat('x', 20000000), decode(repeat('00', 5000000), 'hex') FROM generate_series(1, 3) n`)
 	snap := mustSnapshot(t, src, discover(t, src)["public.t"])
 	defer snap.Close()
-	batches, err := readChunk(t, snap, mustChunks(t, snap, 10)[0])
+	batches, err := readChunk(t, snap, mustChunks(t, snap, 1000)[0])
 	if err != nil || len(batches) != 3 {
 		t.Fatalf("%d batches, %v", len(batches), err)
 	}
