@@ -127,7 +127,9 @@ func plan(t testing.TB, s *Sink, want connector.Target) *connector.Target {
 
 func begin(t testing.TB, s *Sink) *tx {
 	t.Helper()
-	x, err := s.begin(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	x, err := s.begin(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,6 +176,7 @@ func write(t testing.TB, s *Sink, target *connector.Target, distinct bool, rows 
 	t.Helper()
 	x := begin(t, s)
 	if err := x.Write(t.Context(), target, testRows(t, target.Table, distinct, rows...)); err != nil {
+		must(t, x.Rollback())
 		return err
 	}
 	return x.Commit(t.Context(), nil)
