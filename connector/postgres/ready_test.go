@@ -278,6 +278,14 @@ func TestEmptyTableThatFitsIsAdopted(t *testing.T) {
 	wantRows(t, url, "SELECT id FROM u", "7")
 }
 
+func TestNewTableHasTheSchemasDefaultGrants(t *testing.T) {
+	url := testServer.Database(t)
+	s := openTestSink(t, url)
+	testdb.Exec(t, url, "ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO PUBLIC")
+	stored(t, s, connector.Target{Table: plain("t")})
+	wantRows(t, url, "SELECT has_table_privilege('public', 't', 'SELECT')", "t")
+}
+
 func TestPlanChangesNothing(t *testing.T) {
 	url := testServer.Database(t)
 	s, err := OpenSink(t.Context(), &Config{URL: url, Connections: 2}, connector.Env{Mirror: "m"})

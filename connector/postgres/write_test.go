@@ -236,7 +236,7 @@ func TestTableMadeAnewWithOtherTypesIsWritten(t *testing.T) {
 }
 
 func BenchmarkWriteSet(b *testing.B) {
-	for _, n := range []int{1, 10, 100, 200, 400, 1000, 10000} {
+	for _, n := range []int{1, 10, 100, 300, 400, 1000, 10000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) { benchmarkWrite(b, n) })
 	}
 }
