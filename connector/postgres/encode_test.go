@@ -15,7 +15,7 @@ func BenchmarkEncodeCopy(b *testing.B) {
 		column("at", schema.TimestampTZ, "timestamp with time zone"), column("score", schema.Float64, "double precision"))
 	oids := []uint32{20, 23, 1700, 25, 16, 1184, 701}
 	receive := []string{"int8recv", "int4recv", "numeric_recv", "textrecv", "boolrecv", "timestamptz_recv", "float8recv"}
-	l := &layout{target: &connector.Target{Table: table}, binary: true}
+	l := &sinkLayout{target: &connector.Target{Table: table}, binary: true}
 	for i := range table.Columns {
 		l.columns = append(l.columns, writtenColumn{source: i, typ: table.Columns[i].Type, binary: true, sink: sinkType{oid: oids[i], receive: receive[i]}})
 	}

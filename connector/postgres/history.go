@@ -191,7 +191,7 @@ func (h *historyBatch) needsStored() bool {
 
 // historyStage is the stage of a history: the row's number and, where values are to be looked up, a bitmap of them and the
 // key to look under; then the history's columns and the table's.
-func (l *layout) historyStage() stage {
+func (l *sinkLayout) historyStage() stage {
 	set := l.stage()
 	s := stage{fields: set.fields - 1 + len(historyColumns)}
 	columns := make([]string, len(historyColumns))
@@ -265,7 +265,7 @@ func (h *historyBatch) writeHead(w *copyIn, i int, unknown []int) error {
 	} else {
 		names := make([]string, len(unknown))
 		for n, c := range unknown {
-			names[n] = h.layout.columns[c].name
+			names[n] = h.sinkLayout.columns[c].name
 		}
 		w.texts(names)
 	}
@@ -292,7 +292,7 @@ func (h *historyBatch) writeHead(w *copyIn, i int, unknown []int) error {
 func (h *historyBatch) keyJSON(i int) (string, error) {
 	key := map[string]string{}
 	for _, k := range h.key {
-		c := &h.layout.columns[k]
+		c := &h.sinkLayout.columns[k]
 		text, err := bindText(c.typ, c.sink, h.columns[k].Array)
 		if err == nil {
 			h.scratch, err = text(h.scratch[:0], i)
@@ -336,7 +336,7 @@ func (h *historyBatch) writeLookup(w *copyIn, i int, unknown []int, root int) er
 func (b *batch) fillHistory(s stage) string {
 	sets := []string{`h4 = (SELECT array_agg(name) FROM unnest(s.h4) name WHERE name = ANY (p."_sluice_unsent"))`}
 	for _, c := range b.unsent {
-		sets = append(sets, fmt.Sprintf("c%d = CASE get_bit(s.u, %d) WHEN 1 THEN p.%s ELSE s.c%d END", c, c, b.layout.columns[c].sql, c))
+		sets = append(sets, fmt.Sprintf("c%d = CASE get_bit(s.u, %d) WHEN 1 THEN p.%s ELSE s.c%d END", c, c, b.sinkLayout.columns[c].sql, c))
 	}
 	names := make([]string, 0, len(historyColumns)+len(b.columns))
 	for i := range historyColumns {

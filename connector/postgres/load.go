@@ -20,8 +20,8 @@ import (
 // copyMessage is the size in bytes from which on a CopyData message is sent.
 const copyMessage = 64 << 10
 
-// layout is how the rows of a target are written.
-type layout struct {
+// sinkLayout is how the rows of a target are written.
+type sinkLayout struct {
 	target  *connector.Target
 	dest    string // quoted
 	columns []writtenColumn
@@ -44,7 +44,7 @@ type writtenColumn struct {
 
 // layoutOf returns the layout of t, from the catalog when t is seen for the first time. The catalog is read on the
 // transaction's own connection: waiting for another while holding one could wait for ever.
-func (x *tx) layoutOf(ctx context.Context, t *connector.Target) (*layout, error) {
+func (x *tx) layoutOf(ctx context.Context, t *connector.Target) (*sinkLayout, error) {
 	s := x.sink
 	s.mu.Lock()
 	l := s.layouts[t.Name]
@@ -56,7 +56,7 @@ func (x *tx) layoutOf(ctx context.Context, t *connector.Target) (*layout, error)
 	if err != nil {
 		return nil, wrapError(err, sinkSystem, "look up types", t.Name)
 	}
-	l = &layout{target: t, dest: quoteName(t.Name), binary: true}
+	l = &sinkLayout{target: t, dest: quoteName(t.Name), binary: true}
 	for _, c := range tableColumns(t) {
 		if c.generated != "" || c.source < 0 {
 			continue
@@ -91,7 +91,7 @@ type boundColumn struct {
 }
 
 // bindColumns returns the writers of r's columns, each in its binary form if it is to be and has one, else as text.
-func (l *layout) bindColumns(r *connector.Rows, inBinary bool) ([]boundColumn, error) {
+func (l *sinkLayout) bindColumns(r *connector.Rows, inBinary bool) ([]boundColumn, error) {
 	if int(r.Values.NumCols()) != len(l.target.Table.Columns) {
 		return nil, &connector.Error{System: sinkSystem, Op: "write rows", Table: l.target.Name,
 			Err: fmt.Errorf("%d columns of rows for %d of the table", r.Values.NumCols(), len(l.target.Table.Columns))}
@@ -116,13 +116,13 @@ func (l *layout) bindColumns(r *connector.Rows, inBinary bool) ([]boundColumn, e
 }
 
 // rowError says that value i of a column cannot be written.
-func (l *layout) rowError(err error, column, i int) error {
+func (l *sinkLayout) rowError(err error, column, i int) error {
 	return &connector.Error{Kind: connector.BadRow, System: sinkSystem, Op: "write rows", Table: l.target.Name,
 		Column: l.columns[column].name, Row: i, Err: err}
 }
 
 // columnList joins the quoted names of the columns.
-func (l *layout) columnList() string {
+func (l *sinkLayout) columnList() string {
 	names := make([]string, len(l.columns))
 	for i := range l.columns {
 		names[i] = l.columns[i].sql

@@ -20,7 +20,7 @@ type relation struct {
 	table           *schema.Table // the version that its rows are written under; nil: none is known, they are withheld
 	settled         bool          // table agrees with the message
 	resent          bool          // the message is not the first one of this stream: something in the catalog has changed
-	reported        int           // the version of the last SchemaChange that left rows withheld
+	announced       *schema.Table // the version of the last SchemaChange
 
 	frames      *connector.Frames // pending rows
 	inFrames    bool              // the last Commit of frames is the transaction that is being read
@@ -36,7 +36,7 @@ func (r *relation) choose(chosen *selection) {
 	}
 	r.chosen, r.settled = chosen, false
 	if chosen == nil {
-		r.table, r.reported = nil, 0
+		r.table, r.announced = nil, nil
 	}
 }
 
@@ -110,27 +110,28 @@ func (st *stream) settle(ctx context.Context, r *relation) error {
 			dropped.Refused = "the table was dropped"
 			now = &dropped
 		}
-		if r.table != nil || r.reported != now.Version || gone {
+		if r.table != nil || r.announced == nil || r.announced.Version != now.Version || r.announced.Refused != now.Refused {
 			st.change(r, now, !gone)
 		}
 		st.setVersion(r, nil)
-		r.reported = now.Version
 	}
 	return nil
 }
 
 // latest is the newest version that was handed to us or by us.
 func (r *relation) latest() *schema.Table {
-	if r.table != nil && r.table.Version > r.chosen.table.Version {
-		return r.table
+	latest := r.chosen.table
+	for _, t := range []*schema.Table{r.table, r.announced} {
+		if t != nil && t.Version > latest.Version {
+			latest = t
+		}
 	}
-	return r.chosen.table
+	return latest
 }
 
 // knownVersion returns the newest version known that agrees with the message; nil: none does.
 func (st *stream) knownVersion(ctx context.Context, r *relation) (*schema.Table, error) {
-	latest := r.latest()
-	for _, t := range []*schema.Table{latest, r.chosen.table, r.table} {
+	for _, t := range []*schema.Table{r.latest(), r.chosen.table, r.table} {
 		if t == nil {
 			continue
 		}
@@ -157,6 +158,7 @@ func (st *stream) change(r *relation, now *schema.Table, rewrote bool) {
 		first = r.rows
 	}
 	st.queue = append(st.queue, &connector.SchemaChange{Table: now, Commit: st.commit(first), Rewrote: rewrote})
+	r.announced = now
 }
 
 // agrees reports whether rows as the message describes them can be read under t: the same columns in the same order, of

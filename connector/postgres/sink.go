@@ -34,9 +34,9 @@ type Sink struct {
 
 	mu      sync.Mutex
 	claim   claim
-	entries map[string]string       // what is stored, as far as this Sink knows
-	types   map[string]sinkType     // by the text that names them; the ones found
-	layouts map[schema.Name]*layout // of the targets last written, by destination
+	entries map[string]string           // what is stored, as far as this Sink knows
+	types   map[string]sinkType         // by the text that names them; the ones found
+	layouts map[schema.Name]*sinkLayout // of the targets last written, by destination
 }
 
 // claim is what a transaction proves before it does anything.
@@ -53,7 +53,7 @@ func OpenSink(ctx context.Context, config *Config, e connector.Env) (*Sink, erro
 	}
 	return &Sink{
 		config: config, env: e, pool: pool, claimWait: claimWait,
-		types: map[string]sinkType{}, layouts: map[schema.Name]*layout{},
+		types: map[string]sinkType{}, layouts: map[schema.Name]*sinkLayout{},
 	}, nil
 }
 

@@ -21,7 +21,11 @@ type Source struct {
 	server server
 
 	timelines timelines
+	versions  tableVersions
+	seen      seenToken
 }
+
+var _ connector.Source = (*Source)(nil)
 
 // server is what a source must know of the cluster it is connected to.
 type server struct {

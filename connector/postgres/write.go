@@ -30,7 +30,7 @@ var errMissing = errors.New("the stored row is missing: rows were deleted in the
 
 // batch is the rows of one Write.
 type batch struct {
-	*layout
+	*sinkLayout
 	rows    *connector.Rows
 	columns []boundColumn
 	unsent  []int  // indexes into columns of those with values not sent
@@ -46,7 +46,7 @@ func (x *tx) Write(ctx context.Context, t *connector.Target, r *connector.Rows) 
 	if err != nil {
 		return err
 	}
-	b := &batch{layout: l, rows: r}
+	b := &batch{sinkLayout: l, rows: r}
 	truncates, befores := false, false
 	for _, op := range r.Ops {
 		truncates = truncates || op == connector.Truncate
@@ -74,7 +74,7 @@ func (b *batch) findUnsent() {
 	if b.rows.Unsent == nil {
 		return
 	}
-	for c := range b.layout.columns {
+	for c := range b.sinkLayout.columns {
 		for i := range b.rows.Len() {
 			if op := b.rows.Op(i); (op == connector.Update || op == connector.Insert) && b.isUnsent(c, i) {
 				b.unsent = append(b.unsent, c)
@@ -84,7 +84,7 @@ func (b *batch) findUnsent() {
 	}
 }
 
-func (b *batch) isUnsent(c, i int) bool { return b.rows.IsUnsent(b.layout.columns[c].source, i) }
+func (b *batch) isUnsent(c, i int) bool { return b.rows.IsUnsent(b.sinkLayout.columns[c].source, i) }
 
 // hasUnsent reports whether a value of row i was not sent.
 func (b *batch) hasUnsent(i int) bool {
@@ -121,7 +121,7 @@ func (b *batch) oldKey(i int) (int, error) {
 }
 
 // match is the condition that the key of a stored row equals, column by column, what value returns for the nth column.
-func (l *layout) match(stored string, value func(n int) string) string {
+func (l *sinkLayout) match(stored string, value func(n int) string) string {
 	parts := make([]string, len(l.key))
 	for n, k := range l.key {
 		parts[n] = stored + l.columns[k].sql + " = " + value(n)
@@ -130,7 +130,7 @@ func (l *layout) match(stored string, value func(n int) string) string {
 }
 
 // onConflict makes an INSERT replace the stored row of the same key.
-func (l *layout) onConflict() string {
+func (l *sinkLayout) onConflict() string {
 	var keys, sets []string
 	for c := range l.columns {
 		if slices.Contains(l.key, c) {
@@ -149,7 +149,7 @@ func (l *layout) onConflict() string {
 }
 
 // rowStatements returns the statements that put and delete one row.
-func (l *layout) rowStatements() (put, remove string) {
+func (l *sinkLayout) rowStatements() (put, remove string) {
 	values := make([]string, len(l.columns))
 	for c := range l.columns {
 		values[c] = param(c + 1)
@@ -168,7 +168,7 @@ type stage struct {
 	fields             int
 }
 
-func (l *layout) stage() stage {
+func (l *sinkLayout) stage() stage {
 	columns := []string{`op "char"`, "n int", "u bytea"}
 	names := []string{"op", "n", "u"}
 	for i, k := range l.key {
@@ -319,7 +319,7 @@ func (x *tx) applyStage(ctx context.Context, b *batch, s stage, deletes, puts, p
 	if partial > 0 {
 		sets := []string{"u = NULL"}
 		for _, c := range b.unsent {
-			sets = append(sets, fmt.Sprintf("c%d = CASE get_bit(s.u, %d) WHEN 1 THEN d.%s ELSE s.c%d END", c, c, b.layout.columns[c].sql, c))
+			sets = append(sets, fmt.Sprintf("c%d = CASE get_bit(s.u, %d) WHEN 1 THEN d.%s ELSE s.c%d END", c, c, b.sinkLayout.columns[c].sql, c))
 		}
 		statements = append(statements, "UPDATE "+s.name+" s SET "+strings.Join(sets, ", ")+" FROM "+b.dest+
 			" d WHERE s.u IS NOT NULL AND "+b.match("d.", staged("o")))
@@ -435,7 +435,7 @@ func (x *tx) writeRows(ctx context.Context, b *batch) error {
 			err = w.delete(ctx, i)
 		case connector.Truncate:
 			if err = w.finish(); err == nil {
-				err = x.truncate(ctx, b.layout)
+				err = x.truncate(ctx, b.sinkLayout)
 			}
 		}
 		if err != nil {
@@ -504,7 +504,7 @@ func (w *rowWriter) add(c, i int) (err error) {
 		format = pgconnBinary
 	}
 	w.formats = append(w.formats, format)
-	w.types = append(w.types, w.layout.columns[c].sink.oid)
+	w.types = append(w.types, w.sinkLayout.columns[c].sink.oid)
 	if b.IsNull(i) {
 		w.values = append(w.values, nil)
 		return nil
@@ -576,7 +576,7 @@ func (w *rowWriter) update(ctx context.Context, i, old int) error {
 		if err := w.add(c, i); err != nil {
 			return err
 		}
-		sets = append(sets, w.layout.columns[c].sql+" = "+param(len(w.values)))
+		sets = append(sets, w.sinkLayout.columns[c].sql+" = "+param(len(w.values)))
 	}
 	sent := len(w.values)
 	if err := w.addKey(old); err != nil {
@@ -602,7 +602,7 @@ func (w *rowWriter) makeRoom(ctx context.Context, i, old int) error {
 }
 
 // truncate empties a table: by DELETE where it is small or referenced, and where its lock is not to be had.
-func (x *tx) truncate(ctx context.Context, l *layout) error {
+func (x *tx) truncate(ctx context.Context, l *sinkLayout) error {
 	rows, err := x.query(ctx, fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE contype = 'f' AND confrelid = c.oid)
 		OR pg_catalog.pg_table_size(c.oid) < %d FROM (SELECT %s::regclass::oid) c(oid)`, truncateBytes, quoteLiteral(l.dest)))
 	if err != nil {

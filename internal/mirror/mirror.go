@@ -109,7 +109,7 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 				return m.outcome(), err
 			}
 			continue
-		case connector.KindOf(err) != connector.Unavailable || !reached:
+		case !passes(err) || !reached:
 			return m.outcome(), err
 		}
 		if time.Since(began) > 10*backoff { // it had been well in between
@@ -123,6 +123,12 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 		}
 		backoff = min(2*backoff, m.Limits.BackoffMax)
 	}
+}
+
+// passes reports whether waiting may mend an error.
+func passes(err error) bool {
+	kind := connector.KindOf(err)
+	return kind == connector.Unavailable || kind == connector.Conflict
 }
 
 var (

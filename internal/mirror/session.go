@@ -201,7 +201,11 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		return err
 	}
 	t.setPhase(CatchingUp, "", "")
-	return t.log.add(ctx, t)
+	err = t.log.add(ctx, t)
+	if kind := connector.KindOf(err); kind == connector.TableFault || kind == connector.Setup {
+		return s.pause(ctx, t, err)
+	}
+	return err
 }
 
 func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {
@@ -268,6 +272,9 @@ func (s *session) run(ctx context.Context) error {
 	workErr := work.Wait()
 	if workErr != nil {
 		return errors.Join(workErr, ended(err))
+	}
+	if fault := ended(err); fault != nil && !errors.Is(err, errFinished) && !errors.Is(err, errRetry) {
+		return fault // the floor's own commit may have lost its answer: the next session looks before it writes
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
 	defer cancel()

@@ -29,18 +29,42 @@ func OpenPair(t testing.TB, source, sink string) *Pair {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	open := func(url string) *pgx.Conn {
-		conn, err := pgx.Connect(ctx, url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close(context.Background()) })
-		if _, err := conn.PgConn().Exec(ctx, FixedOutput).ReadAll(); err != nil {
-			t.Fatal(err)
-		}
-		return conn
+	p, err := NewPair(ctx, source, sink)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return &Pair{source: open(source), sink: open(sink)}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// NewPair is [OpenPair] outside a test. The Pair is to be closed.
+func NewPair(ctx context.Context, source, sink string) (*Pair, error) {
+	var p Pair
+	for _, side := range []struct {
+		conn **pgx.Conn
+		url  string
+	}{{&p.source, source}, {&p.sink, sink}} {
+		conn, err := pgx.Connect(ctx, side.url)
+		if err != nil {
+			p.Close()
+			return nil, err
+		}
+		*side.conn = conn
+		if _, err := conn.PgConn().Exec(ctx, FixedOutput).ReadAll(); err != nil {
+			p.Close()
+			return nil, err
+		}
+	}
+	return &p, nil
+}
+
+// Close ends the connections.
+func (p *Pair) Close() {
+	for _, conn := range []*pgx.Conn{p.source, p.sink} {
+		if conn != nil {
+			_ = conn.Close(context.Background())
+		}
+	}
 }
 
 // Compare returns "" if a table of the source and one of the sink hold the same rows, each as often: the same values in

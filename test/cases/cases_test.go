@@ -4,7 +4,6 @@ package cases
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -30,22 +29,7 @@ var (
 // runLimit is how long one `sluice run --once` may take.
 const runLimit = time.Minute
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	flag.Parse()
-	dir, err := os.MkdirTemp("", "sluice-cases-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	if program, err = process.Build(dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return testdb.Run(m, &testServer)
-}
+func TestMain(m *testing.M) { process.Main(m, &program, &testServer) }
 
 // settings is the file config.yaml of a case. A case without one has the zero value.
 type settings struct {
@@ -100,7 +84,7 @@ func runCase(t *testing.T, dir, way string, s settings) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sluice := process.New(t, program, process.Config{Name: "case", Source: source, Sink: sink, Mirror: string(mirror)})
+	sluice := process.New(t, program, process.Config{Name: dir + "_" + way, Source: source, Sink: sink, Mirror: string(mirror)})
 	psql(t, source, filepath.Join(dir, "source.sql"))
 	if way == "stream" {
 		sluice.Once(t, s.Exit, runLimit)

@@ -10,9 +10,10 @@ import (
 	"github.com/sluicehq/sluice/internal/testdb"
 )
 
-// record is one change of a row, as the source's audit or the sink's history tells it.
+// record is one change of a row, as the source's audit or the sink's history tells it. A change of a row's key is an
+// update of the new key and a record "moved" of the old one.
 type record struct {
-	op, id, row string // row is a checksum of the new row, "" for a delete
+	op, id, row string // row is a checksum of the new row, "" where the key has no row any more
 }
 
 // committed is a change that the source's audit holds.
@@ -42,7 +43,7 @@ func checkHistory(source, sink string) error {
 
 // readAudit returns the changes by key, in order.
 func readAudit(source string) (map[string][]committed, error) {
-	const query = `SELECT op, id, row_sum, xid, (extract(epoch FROM pg_xact_commit_timestamp(xid::xid)) * 1e6)::bigint
+	const query = `SELECT op, id, row_sum, coalesce(old_id::text, ''), xid, (extract(epoch FROM pg_xact_commit_timestamp(xid::xid)) * 1e6)::bigint
 		FROM audit ORDER BY number`
 	rows, err := testdb.TryQuery(source, query)
 	if err != nil {
@@ -50,28 +51,41 @@ func readAudit(source string) (map[string][]committed, error) {
 	}
 	audit := map[string][]committed{}
 	for _, r := range rows {
-		micros, err := strconv.ParseInt(r[4], 10, 64)
+		micros, err := strconv.ParseInt(r[5], 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("commit time of transaction %s: %w", r[3], err)
+			return nil, fmt.Errorf("commit time of transaction %s: %w", r[4], err)
 		}
-		c := committed{record: record{r[0], r[1], r[2]}, xid: r[3], at: time.UnixMicro(micros)}
-		audit[r[1]] = append(audit[r[1]], c)
+		for _, c := range records(r) {
+			audit[c.id] = append(audit[c.id], committed{record: c, xid: r[4], at: time.UnixMicro(micros)})
+		}
 	}
 	return audit, nil
 }
 
 func readHistory(sink string) (map[string][]record, error) {
-	const query = `SELECT _sluice_op, id, CASE WHEN _sluice_op <> 'delete' THEN md5(ROW(id, v, note, big)::text) ELSE '' END
-		FROM audited ORDER BY _sluice_op <> 'copy', _sluice_position, _sluice_seq`
+	const query = `SELECT _sluice_op, id, CASE WHEN _sluice_op <> 'delete' THEN md5(ROW(id, v, note, big)::text) ELSE '' END,
+			coalesce(_sluice_old_key ->> 'id', '')
+		FROM audited ORDER BY _sluice_op <> 'copy', _sluice_position COLLATE "C", _sluice_seq`
 	rows, err := testdb.TryQuery(sink, query)
 	if err != nil {
 		return nil, err
 	}
 	history := map[string][]record{}
 	for _, r := range rows {
-		history[r[1]] = append(history[r[1]], record{r[0], r[1], r[2]})
+		for _, c := range records(r) {
+			history[c.id] = append(history[c.id], c)
+		}
 	}
 	return history, nil
+}
+
+// records makes one or two records of op, key, checksum and old key.
+func records(r []string) []record {
+	change := []record{{r[0], r[1], r[2]}}
+	if old := r[3]; old != "" {
+		change = append(change, record{op: "moved", id: old})
+	}
+	return change
 }
 
 // compareHistory checks, key by key, that the history is a state that the audit reaches, or nothing, and then the audit's
@@ -116,15 +130,15 @@ func splitAt(changes []committed, history []record) (int, error) {
 			return 0, fmt.Errorf("change %d of %d differs", n+i+1, len(changes))
 		}
 	}
-	before := record{op: "delete"}
+	var before, copied string // the row that the last change before these left, and the copied one; "" is none
 	if n > 0 {
-		before = changes[n-1].record
+		before = changes[n-1].row
 	}
-	switch {
-	case len(later) < len(history) && before.row != history[0].row:
-		return 0, fmt.Errorf("the copied row is not the one that change %d left", n)
-	case len(later) == len(history) && before.op != "delete":
-		return 0, fmt.Errorf("%d changes are missing", n)
+	if len(later) < len(history) {
+		copied = history[0].row
+	}
+	if before != copied {
+		return 0, fmt.Errorf("the copy did not hold what change %d of %d left", n, len(changes))
 	}
 	return n, nil
 }
@@ -179,11 +193,11 @@ func TestHistoryCheckSeesEveryFault(t *testing.T) {
 	}{
 		"right":               {"2", right["2"], ""},
 		"twice":               {"1", []record{{"copy", "1", "a"}, {"update", "1", "b"}, {"update", "1", "b"}, {"update", "1", "c"}}, "key 1"},
-		"lost":                {"1", []record{{"copy", "1", "a"}, {"update", "1", "c"}}, "the copied row is not"},
+		"lost":                {"1", []record{{"copy", "1", "a"}, {"update", "1", "c"}}, "the copy did not hold"},
 		"lost at the end":     {"1", []record{{"copy", "1", "a"}, {"update", "1", "b"}}, "differs"},
 		"order":               {"2", []record{{"delete", "2", ""}, {"insert", "2", "x"}}, "differs"},
-		"lost whole key":      {"2", nil, "is missing"},
-		"copied and streamed": {"1", []record{{"copy", "1", "b"}, {"update", "1", "b"}, {"update", "1", "c"}}, "the copied row is not"},
+		"lost whole key":      {"2", nil, "neither whole"},
+		"copied and streamed": {"1", []record{{"copy", "1", "b"}, {"update", "1", "b"}, {"update", "1", "c"}}, "the copy did not hold"},
 		"half a transaction":  {"1", []record{{"copy", "1", "b"}, {"update", "1", "c"}}, "neither whole"},
 		"not at the source":   {"4", []record{{"insert", "4", "z"}}, "never at the source"},
 	}

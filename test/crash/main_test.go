@@ -4,8 +4,6 @@ package crash
 
 import (
 	"flag"
-	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -25,20 +23,5 @@ var (
 	rateFlag     = flag.Int("rate", 300, "transactions a second of the writer")
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	flag.Parse()
-	dir, err := os.MkdirTemp("", "sluice-crash-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	if program, err = process.Build(dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	// Commit timestamps tell which transactions a copy held, see compareSides.
-	return testdb.Run(m, &testServer, "track_commit_timestamp=on")
-}
+// Commit timestamps tell which transactions a copy held, see compareSides.
+func TestMain(m *testing.M) { process.Main(m, &program, &testServer, "track_commit_timestamp=on") }

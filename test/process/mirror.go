@@ -8,7 +8,28 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicehq/sluice/internal/testdb"
 )
+
+// Main is a TestMain that builds the command into *program and starts one server for the package's tests, see
+// [testdb.Main].
+func Main(m *testing.M, program *string, server **testdb.Postgres, settings ...string) {
+	os.Exit(run(m, program, server, settings))
+}
+
+func run(m *testing.M, program *string, server **testdb.Postgres, settings []string) int {
+	dir, err := os.MkdirTemp("", "sluice-program-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		*program, err = Build(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return testdb.Run(m, server, settings...)
+}
 
 // Config is a mirror between two PostgreSQL databases.
 type Config struct {
@@ -58,7 +79,7 @@ func (s *Sluice) Run(t testing.TB, options ...string) *Process {
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
-			t.Logf("log of `sluice %s`, exit code %d, last lines:\n%s", strings.Join(args, " "), p.ExitCode(), p.Log.Tail(60))
+			t.Logf("log of `sluice %s`, exit code %d (-1: killed), last lines:\n%s", strings.Join(args, " "), p.ExitCode(), p.Log.Tail(20))
 		}
 	})
 	return p

@@ -1,0 +1,47 @@
+# The two commands to know are `make demo` and `make test`. Both do all set-up that a Debian or Ubuntu machine with Go
+# needs; `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X github.com/sluicehq/sluice/internal/cli.version=$(VERSION)
+LINT := bin/tools/golangci-lint
+
+.PHONY: help setup build demo test check lint bench clean
+
+help: ## list these targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+setup: ## install what tests and checks need and this machine lacks
+	scripts/setup.sh
+
+build: ## bin/sluice, one static binary
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice ./cmd/sluice
+
+demo: build ## two throw-away databases, a shop that is written to, and its mirror: half a minute
+	scripts/setup.sh postgres
+	go run ./test/demo
+
+test: setup check ## everything
+	go test -race ./...
+
+check: lint ## formatting, vet, lint, short tests, every fuzzer for 10 s
+	go test -race -short ./...
+	scripts/fuzz.sh 10s
+
+lint: $(LINT) ## formatting, vet and lint
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	$(LINT) run
+
+$(LINT):
+	scripts/setup.sh lint
+
+bench: build ## the figures of the README, as ratios to other tools
+	scripts/setup.sh postgres
+	go run ./test/bench
+
+clean: ## delete what the other targets made
+	rm -rf bin

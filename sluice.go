@@ -1,0 +1,133 @@
+// Package sluice mirrors databases: it copies each table of a source from a recorded position of its change log and then
+// follows the log for ever, table by table, into another system. This package is the library behind the command of the
+// same name: load a config file, plan, run.
+package sluice
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/connector/all"
+	"github.com/sluicehq/sluice/internal/config"
+	"github.com/sluicehq/sluice/internal/mirror"
+	"github.com/sluicehq/sluice/internal/state"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// Mirror is a mirror as its config file describes it.
+type Mirror struct{ file *config.File }
+
+// Load reads and checks a config file. Its error lists every finding, each with file, line and column. It opens no
+// connection.
+func Load(path string) (*Mirror, error) {
+	file, err := config.Load(path, all.Drivers())
+	if err != nil {
+		return nil, err
+	}
+	return &Mirror{file}, nil
+}
+
+// Schema returns the JSON Schema of config files.
+func Schema() ([]byte, error) { return config.Schema(all.Drivers()) }
+
+// Name returns the mirror's name.
+func (m *Mirror) Name() string { return m.file.Name }
+
+// Plan returns what a run would do, table by table. It writes nothing, neither to the source nor to the sink nor to disk.
+func (m *Mirror) Plan(ctx context.Context, log *slog.Logger) (*mirror.Plan, error) {
+	id, err := m.savedID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	source, err := m.openSource(ctx, id, log)
+	if err != nil {
+		return nil, err
+	}
+	defer source.Close()
+	sink, err := m.openSink(ctx, id, log)
+	if err != nil {
+		return nil, err
+	}
+	defer sink.Close()
+	return mirror.MakePlan(ctx, source, sink, m.selects)
+}
+
+// savedID returns the mirror's id, "" before its first run.
+func (m *Mirror) savedID(ctx context.Context) (string, error) {
+	store, err := state.OpenRead(ctx, m.file.State.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer store.Close()
+	return store.MirrorID(ctx)
+}
+
+// RunOptions is how a mirror is run.
+type RunOptions struct {
+	Once bool // copy, catch up to the end of the log as it is then, and return; else follow until ctx ends
+	Log  *slog.Logger
+}
+
+// Run mirrors until ctx ends, which drains: what was read is applied and acknowledged. It makes the state's folder and
+// holds its lock; a second run on the same state is refused.
+func (m *Mirror) Run(ctx context.Context, o RunOptions) (*mirror.Summary, error) {
+	store, err := state.Open(ctx, m.file.State.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	settings := m.file.Mirror
+	limits := mirror.DefaultLimits()
+	limits.CopyWorkers, limits.ChunkRows = settings.Snapshot.Concurrency, settings.Snapshot.ChunkRows
+	limits.Appliers = settings.Apply.Concurrency
+	limits.BatchRows, limits.BatchBytes = int(settings.Apply.BatchRows), int64(settings.Apply.BatchBytes)
+	limits.TableFailures = settings.MaxTableFailures
+	limits.RetryPaused = time.Duration(settings.RetryPaused)
+	limits.DiscoverEvery = time.Duration(settings.Tables.DiscoverInterval)
+	return mirror.Run(ctx, mirror.Options{
+		Mirror: m.file.Name,
+		Source: func(ctx context.Context, id string) (connector.Source, error) { return m.openSource(ctx, id, o.Log) },
+		Sink:   func(ctx context.Context, id string) (connector.Sink, error) { return m.openSink(ctx, id, o.Log) },
+		Store:  store, Select: m.selects, Limits: limits, Once: o.Once,
+		FollowNew:   settings.Tables.NewTables == config.Follow,
+		ResyncOnGap: settings.OnGap == config.ResyncOnGap,
+		FailOnTable: settings.OnTableError == config.FailOnError,
+		Log:         o.Log, Alloc: memory.DefaultAllocator,
+	})
+}
+
+// selects reports whether and how a table is mirrored.
+func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
+	settings := m.file.Mirror
+	if !settings.Selects(t.Name) {
+		return mirror.Settings{}, false
+	}
+	keyless := len(t.Key) == 0 && settings.WithoutPrimaryKey == config.HistoryKeyless
+	return mirror.Settings{
+		Destination: settings.DestinationOf(t.Name),
+		History:     settings.ModeOf(t.Name) == config.History || keyless,
+	}, true
+}
+
+func (m *Mirror) openSource(ctx context.Context, id string, log *slog.Logger) (connector.Source, error) {
+	block := m.file.Source
+	return block.Driver.Source(ctx, block.Config, m.env(id, log))
+}
+
+func (m *Mirror) openSink(ctx context.Context, id string, log *slog.Logger) (connector.Sink, error) {
+	block := m.file.Sink
+	return block.Driver.Sink(ctx, block.Config, m.env(id, log))
+}
+
+func (m *Mirror) env(id string, log *slog.Logger) connector.Env {
+	return connector.Env{Mirror: m.file.Name, ID: id, Dir: m.file.Dir, Log: log, Alloc: memory.DefaultAllocator}
+}
