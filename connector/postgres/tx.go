@@ -343,7 +343,7 @@ func (x *tx) Rollback() error {
 	switch {
 	case x.pg.IsClosed():
 		return nil
-	case x.copy != nil, x.broken, len(x.session.prepared) > maxPrepared:
+	case x.copy != nil, x.broken, x.pg.IsBusy(), len(x.session.prepared) > maxPrepared:
 		// Such a connection costs more to mend than to replace.
 		_ = x.pg.Close(ctx)
 	case x.pg.TxStatus() != 'I':

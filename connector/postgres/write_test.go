@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicehq/sluice/connector"
@@ -109,6 +111,35 @@ func TestRefusedRowIsNamedRowByRow(t *testing.T) {
 	}
 	wantRows(t, url, "SELECT * FROM t", "1|a|A")
 	must(t, write(t, s, target, true, inserts("5|a|b")...))
+}
+
+func TestValueThatCannotBeWrittenNamesItsRow(t *testing.T) {
+	url := testServer.Database(t)
+	s := openTestSink(t, url)
+	table := testTable("t", column("id", schema.Int32, "integer"), column("n", schema.Numeric, "numeric"))
+	target := stored(t, s, connector.Target{Table: table})
+	for _, n := range []int{2, smallSet + 1} {
+		for _, distinct := range []bool{true, false} {
+			b := array.NewRecordBuilder(memory.DefaultAllocator, table.Arrow())
+			for i := range n {
+				b.Field(0).(*array.Int32Builder).Append(int32(i))
+				b.Field(1).(*array.StringBuilder).Append([]string{"1.5", "1x"}[i%2])
+			}
+			r := &connector.Rows{Table: table, Values: b.NewRecordBatch(), Distinct: distinct}
+			for range s.config.Connections + 1 { // a connection that is not given back would be missed
+				x := begin(t, s)
+				e := wantKind(t, x.Write(t.Context(), target, r), connector.BadRow)
+				if e.Row != 1 || e.Column != "n" || strings.Contains(e.Error(), "1x") {
+					t.Errorf("row %d, column %q: %v", e.Row, e.Column, e)
+				}
+				must(t, x.Rollback())
+			}
+			r.Release()
+			b.Release()
+		}
+	}
+	must(t, write(t, s, target, true, inserts("1|1.5")...))
+	wantRows(t, url, "SELECT * FROM t", "1|1.5")
 }
 
 func TestRowsInOrderSeeEachOther(t *testing.T) {
