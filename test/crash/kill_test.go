@@ -17,6 +17,8 @@ const (
 	earlyKills   = 4                       // of them, those that come soon after a start, to hit the copy
 	earlyAge     = 1200 * time.Millisecond // the age that a process reaches at most before an early kill
 	lateAge      = 3 * time.Second         // likewise, before the others
+	oldAge       = 9 * time.Second         // likewise, before some of these: the log was acknowledged by then
+	oldEvery     = 3                       // of so many late kills one is such
 	catchUpLimit = 2 * time.Minute         // from the end of the writer until both sides are equal
 	stopLimit    = 30 * time.Second        // from SIGTERM to the end of the process
 )
@@ -48,8 +50,11 @@ func live(t *testing.T, seed uint64, n int) {
 	hits := map[string]int{}
 	for i := range n {
 		age := lateAge
-		if i < earlyKills {
+		switch {
+		case i < earlyKills:
 			age = earlyAge
+		case i%oldEvery == 0:
+			age = oldAge
 		}
 		p := m.sluice.Run(t)
 		awaitMoment(p, rng, age)

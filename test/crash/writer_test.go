@@ -98,17 +98,17 @@ func (k *worker) transaction(ctx context.Context) error {
 		weight int
 		make   func() []string
 	}{
-		{40, k.single},
-		{20, k.several},
-		{8, k.rolledBack},
-		{8, k.savepoints},
-		{2, k.manySubtransactions},
-		{8, k.swap},
-		{2, k.clear},
-		{2, k.large},
-		{4, k.rebirth},
-		{4, k.prepared},
-		{2, k.long},
+		{400, k.single},
+		{200, k.several},
+		{80, k.rolledBack},
+		{80, k.savepoints},
+		{10, k.manySubtransactions},
+		{80, k.swap},
+		{10, k.clear},
+		{10, k.large},
+		{60, k.rebirth},
+		{60, k.prepared},
+		{3, k.long}, // more of them would hold up the others, whose rows they lock
 	}
 	total := 0
 	for _, s := range shapes {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -210,24 +211,31 @@ func each(f func(*kind) error) error {
 	return errors.Join(faults...)
 }
 
-// checkTypes wants the source's types in the sink, those of domains excepted, which become their base type.
+// sinkTypes are the types that the sink has in place of the source's: domains become their base type, and a range that
+// a user made becomes text.
+var sinkTypes = map[string]string{
+	"positive": "integer", "positive[]": "integer[]", "label": "character varying(20)", "feeling": "mood", "spans": "text",
+}
+
+// checkTypes wants the source's types in the sink, and generated columns generated.
 func checkTypes(t *testing.T, source, sink string) {
 	t.Helper()
-	const query = `WITH RECURSIVE base (attrelid, attnum, typ, mod) AS (
-			SELECT attrelid, attnum, atttypid, atttypmod FROM pg_attribute
-				WHERE attrelid = '%s'::regclass AND attnum > 0 AND NOT attisdropped
-			UNION ALL
-			SELECT b.attrelid, b.attnum, t.typbasetype, t.typtypmod FROM base b JOIN pg_type t ON t.oid = b.typ WHERE t.typtype = 'd')
-		SELECT a.attname, format_type(b.typ, b.mod), a.attgenerated FROM base b JOIN pg_attribute a USING (attrelid, attnum)
-			JOIN pg_type t ON t.oid = b.typ WHERE t.typtype <> 'd' ORDER BY a.attname`
+	const query = `SELECT attname, format_type(atttypid, atttypmod), attgenerated FROM pg_attribute
+		WHERE attrelid = '%s'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attname`
 	for i := range kinds {
 		k := &kinds[i]
 		if k.refused != "" {
 			continue
 		}
 		text := fmt.Sprintf(query, strings.ReplaceAll(k.name, "'", "''"))
-		if want, got := testdb.QueryText(t, source, text), testdb.QueryText(t, sink, text); got != want {
-			t.Errorf("columns of %s in the sink:\n%s\nwant:\n%s", k.name, got, want)
+		want, got := testdb.Query(t, source, text), testdb.Query(t, sink, text)
+		for _, column := range want {
+			if other, ok := sinkTypes[column[1]]; ok {
+				column[1] = other
+			}
+		}
+		if !slices.EqualFunc(got, want, slices.Equal[[]string]) {
+			t.Errorf("columns of %s in the sink:\n%v\nwant:\n%v", k.name, got, want)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func (s *Sluice) Run(t testing.TB, options ...string) *Process {
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
-			t.Logf("log of `sluice %s`, exit code %d, last lines:\n%s", strings.Join(args, " "), p.ExitCode(), p.Log.Tail(60))
+			t.Logf("log of `sluice %s`, exit code %d (-1: killed), last lines:\n%s", strings.Join(args, " "), p.ExitCode(), p.Log.Tail(20))
 		}
 	})
 	return p
