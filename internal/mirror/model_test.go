@@ -99,6 +99,7 @@ func newModel(t *testing.T, seed uint64) *model {
 		rng: rand.New(rand.NewPCG(seed, 1)),
 	}
 	m.db.PieceRows, m.db.RunCommits, m.db.BatchRows = 1+m.rng.IntN(4), 1+m.rng.IntN(4), 1+m.rng.IntN(3)
+	m.db.FromAck = m.rng.IntN(2) == 0
 	m.db.OnWait = func(_ schema.Name, holders []*connectortest.Txn) { m.endOneOf(holders) }
 	columns := []schema.Column{connectortest.Int64("id"), connectortest.Text("v"), connectortest.Text("big")}
 	for i, spec := range []connectortest.TableSpec{
