@@ -82,6 +82,9 @@ func (db *Database) connect(s *MemorySource, from connector.Positions) (*memoryS
 		case start > db.lsn:
 			return nil, sourceError(connector.Gap, "stream", schema.Name{}, fmt.Errorf("the log ends at %s, before %s", positionOf(db.lsn), positionOf(start)))
 		}
+		if db.FromAck {
+			start = db.slot.acked
+		}
 	} else {
 		db.dropSlot()
 		db.slot = &slot{acked: start}
