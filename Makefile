@@ -19,8 +19,9 @@ setup: ## install what tests and checks need and this machine lacks
 build: ## bin/sluice, one static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice ./cmd/sluice
 
-demo: setup build ## two throw-away databases, a shop that is written to, and its mirror
-	scripts/demo.sh
+demo: build ## two throw-away databases, a shop that is written to, and its mirror: half a minute
+	scripts/setup.sh postgres
+	go run ./test/demo
 
 test: setup check ## everything
 	go test -race ./...
@@ -38,7 +39,8 @@ lint: $(LINT) ## formatting, vet and lint
 $(LINT):
 	scripts/setup.sh lint
 
-bench: setup build ## the figures of the README, as ratios to other tools
+bench: build ## the figures of the README, as ratios to other tools
+	scripts/setup.sh postgres
 	go run ./test/bench
 
 clean: ## delete what the other targets made

@@ -1,8 +1,9 @@
 #!/bin/bash
 # Installs what the tests and checks need and this machine lacks, and says what it did. It stops and starts no service.
 #
-#   scripts/setup.sh          everything
-#   scripts/setup.sh lint     the linter alone
+#   scripts/setup.sh            everything
+#   scripts/setup.sh lint       the linter alone
+#   scripts/setup.sh postgres   PostgreSQL alone
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -78,7 +79,12 @@ need_lint() {
 }
 
 need_go
-need_lint
-if [ "${1:-}" != lint ]; then
+case "${1:-all}" in
+lint) need_lint ;;
+postgres) need_postgres ;;
+all)
 	need_postgres
-fi
+	need_lint
+	;;
+*) fail "expected lint, postgres or nothing, found $1" ;;
+esac

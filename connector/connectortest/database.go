@@ -83,6 +83,17 @@ type change struct {
 	op     connector.Op
 	before Row // nil: not logged
 	row    Row // nil for Truncate
+
+	old, new Row // whole, for LoggedChange
+}
+
+// LoggedChange is a committed change as it was made, whole.
+type LoggedChange struct {
+	Op       connector.Op
+	Old, New Row // nil where there is none
+	Position connector.Position
+	Seq      int64 // among the transaction's changes to the table, from 0
+	Tag      uint64
 }
 
 // TableSpec declares a table.
@@ -187,6 +198,23 @@ func (db *Database) Rows(table schema.Name) []Row {
 		return nil
 	}
 	return mt.sorted()
+}
+
+// Changes returns everything that was ever logged of a table, in commit order.
+func (db *Database) Changes(table schema.Name) []LoggedChange {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	var all []LoggedChange
+	for _, r := range db.log {
+		var seq int64
+		for _, c := range r.changes {
+			if c.table.Name == table {
+				all = append(all, LoggedChange{Op: c.op, Old: c.old, New: c.new, Position: positionOf(r.lsn), Seq: seq, Tag: r.xid})
+				seq++
+			}
+		}
+	}
+	return all
 }
 
 // Published reports whether changes made now to the table would be in the stream.

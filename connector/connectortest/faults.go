@@ -41,6 +41,10 @@ var ErrCrash = errors.New("connectortest: crashed here")
 
 // Faults makes calls of a memory source and a memory sink fail. Both may share one; its zero value lets all succeed.
 type Faults struct {
+	// OnStep, if set, is called before each step with its number, with no lock held; by several goroutines at once. Set
+	// before use.
+	OnStep func(step int)
+
 	mu      sync.Mutex
 	rules   []*faultRule
 	counts  map[Call]int
@@ -121,12 +125,18 @@ func (f *Faults) add(call Call, nth int, kind connector.Kind, action faultAction
 	f.rules = append(f.rules, &faultRule{call: call, nth: nth, kind: kind, action: action})
 }
 
-// step counts one step and reports a crash.
-func (f *Faults) step() error {
+// Step counts one step and reports a crash. Tests call it for what else lives and dies with the process.
+func (f *Faults) Step() error {
+	f.mu.Lock()
+	f.steps++
+	n := f.steps
+	f.mu.Unlock()
+	if f.OnStep != nil {
+		f.OnStep(n)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.steps++
-	if f.crashed || f.steps == f.crashAt {
+	if f.crashed || n == f.crashAt {
 		f.crashed = true
 		return ErrCrash
 	}
@@ -156,7 +166,7 @@ func guard[T any](ctx context.Context, f *Faults, system string, call Call, do f
 		return none, err
 	}
 	rule := f.count(call)
-	if err := f.step(); err != nil {
+	if err := f.Step(); err != nil {
 		return none, err
 	}
 	if rule != nil && rule.action == hang {
@@ -170,7 +180,7 @@ func guard[T any](ctx context.Context, f *Faults, system string, call Call, do f
 	if err != nil {
 		return none, err
 	}
-	err = f.step()
+	err = f.Step()
 	if err == nil && rule != nil {
 		err = rule.err(system, "connection lost before the answer")
 	}

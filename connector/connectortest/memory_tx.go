@@ -296,25 +296,27 @@ func (w *writer) applyRows() error {
 }
 
 var historyOps = map[connector.Op]string{
-	connector.Insert: "insert", connector.Update: "update", connector.Delete: "delete", connector.Before: "before", connector.Truncate: "truncate",
+	connector.Insert: "insert", connector.Update: "update", connector.Delete: "delete", connector.Truncate: "truncate",
 }
 
-// appendHistory appends every row as Commits describe them.
+// appendHistory appends every row as Commits describe them; a Before makes the old key of its update.
 func (w *writer) appendHistory() error {
 	i := 0
 	for _, c := range w.rows.Commits {
 		seq := c.First
 		for range c.Rows {
-			op := w.rows.Op(i)
-			h := HistoryRow{Op: historyOps[op], Position: c.Position, Seq: seq, Time: c.Time}
-			if op != connector.Truncate {
-				h.Row = w.row(i)
+			if i == w.rows.Len() {
+				break
 			}
-			if op == connector.Update {
-				w.fillFromHistory(h.Row, i)
-			}
-			w.live.appended = append(w.live.appended, h)
-			if op != connector.Before {
+			if op := w.rows.Op(i); op != connector.Before {
+				h := HistoryRow{Op: historyOps[op], Position: c.Position, Seq: seq, Time: c.Time}
+				if op != connector.Truncate {
+					h.Row = w.row(i)
+				}
+				if op == connector.Update && len(w.live.key) > 0 {
+					w.completeHistory(&h, i)
+				}
+				w.live.appended = append(w.live.appended, h)
 				seq++
 			}
 			i++
@@ -326,19 +328,23 @@ func (w *writer) appendHistory() error {
 	return nil
 }
 
-// fillFromHistory takes unsent values from the last row of the same key; where there is none they stay unsent.
-func (w *writer) fillFromHistory(row Row, i int) {
-	if len(w.live.key) == 0 {
-		return
-	}
-	under := w.key(row)
+// completeHistory sets the old key of an update and takes unsent values from the last row of that key; where there is
+// none they stay unsent.
+func (w *writer) completeHistory(h *HistoryRow, i int) {
+	under := w.key(h.Row)
 	if i > 0 && w.rows.Op(i-1) == connector.Before {
-		under = w.key(w.row(i - 1))
+		before := w.row(i - 1)
+		if k := w.key(before); k != under {
+			under = k
+			for _, c := range w.live.key {
+				h.OldKey = append(h.OldKey, before[c])
+			}
+		}
 	}
 	last := w.lastOf(under)
-	for c, v := range row {
+	for c, v := range h.Row {
 		if v == Unsent && last != nil {
-			row[c] = last[c]
+			h.Row[c] = last[c]
 		}
 	}
 }
@@ -347,7 +353,7 @@ func (w *writer) fillFromHistory(row Row, i int) {
 func (w *writer) lastOf(k string) Row {
 	for _, rows := range [][]HistoryRow{w.live.appended, w.live.history} {
 		for n := len(rows) - 1; n >= 0; n-- {
-			if h := rows[n]; h.Row != nil && h.Op != "before" && h.Op != "delete" && w.key(h.Row) == k {
+			if h := rows[n]; h.Row != nil && h.Op != "delete" && w.key(h.Row) == k {
 				return h.Row
 			}
 		}

@@ -40,6 +40,7 @@ var sinkChecks = []check[*sinkCheck]{
 	{"calls_end_with_their_context", checkSinkCancel},
 	{"change_adds_a_column", checkChange},
 	{"history_appends_every_change", checkHistory},
+	{"history_fills_unsent_values_from_the_key_s_last_row", checkHistoryUnsent},
 	{"history_survives_a_new_copy", checkHistoryCopy},
 }
 
@@ -380,7 +381,7 @@ func checkOrder(c *sinkCheck) {
 		put("5", "a", Null, "b5"), gone("5"), put("5", "c", Null, "b5"), alter("5", "d", Null, Unsent),
 		gone("1"), put("1", "again", Null, "b1"), alter("1", "last", Null, Unsent),
 		was("2"), alter("20", "x", Null, Unsent), was("20"), alter("21", "y", Null, Unsent), put("2", "new", Null, "b2"),
-		gone("3"), gone("3"))
+		gone("3"), gone("3"), put("8", "a", Null, "b8"), gone("8"))
 	c.holds(t, Row{"5", "d", Null, "b5"}, Row{"1", "last", Null, "b1"}, Row{"21", "y", Null, "big 2"}, Row{"2", "new", Null, "b2"})
 	c.oneByOne(t, was("5"), alter("6", "d", Null, Unsent), was("6"), alter("5", "e", Null, Unsent))
 	c.holds(t, Row{"5", "e", Null, "b5"}, Row{"1", "last", Null, "b1"}, Row{"21", "y", Null, "big 2"}, Row{"2", "new", Null, "b2"})
@@ -642,12 +643,11 @@ func checkChange(c *sinkCheck) {
 	c.holds(next, Row{"1", "a", Null, "big 1", "new"}, Row{"2", "name 2", Null, "big 2", Null})
 }
 
-// historyLines renders what must be equal of history rows; those with op before are a sink's own affair.
+// historyLines renders what must be equal of history rows.
 func historyLines(rows []HistoryRow) []string {
 	var lines []string
 	for _, h := range rows {
 		switch h.Op {
-		case "before":
 		case "copy":
 			lines = append(lines, "copy "+rowLine(h.Row))
 		case "delete":
@@ -706,6 +706,20 @@ func checkHistory(c *sinkCheck) {
 		"insert 5|a|∅|b at 10#4", "update 5|c|∅|b at 10#5", "delete 5 at 10#6",
 		"insert 5|d|∅|b at 20#0", "update 6|e|∅|b at 20#1",
 		"truncate at 30#0", "insert 1|f|∅|b at 30#1")
+}
+
+func checkHistoryUnsent(c *sinkCheck) {
+	t, reader := c.history()
+	c.copy(t, nil, numbered(1, 2)...)
+	at := time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC)
+	c.appendHistory(t, []connector.Commit{{Rows: 2, Position: "10", Tag: 1, Time: at}},
+		alter("1", "a", Null, Unsent), put("5", "b", Null, "b5"))
+	c.appendHistory(t, []connector.Commit{{Rows: 4, Position: "20", Tag: 2, Time: at}},
+		alter("5", "c", Null, Unsent), was("1"), alter("9", "d", Null, Unsent), alter("9", "e", Null, Unsent))
+	c.holdsHistory(reader, t,
+		"copy 1|name 1|∅|big 1", "copy 2|name 2|∅|big 2",
+		"update 1|a|∅|big 1 at 10#0", "insert 5|b|∅|b5 at 10#1",
+		"update 5|c|∅|b5 at 20#0", "update 9|d|∅|big 1 at 20#1", "update 9|e|∅|big 1 at 20#2")
 }
 
 func checkHistoryCopy(c *sinkCheck) {

@@ -388,8 +388,29 @@ func (f *following) wants(t *schema.Table, want ...string) {
 	}
 }
 
-// replay applies what was delivered of a table to rows and leaves out what the snapshot contains.
+// replay applies what was delivered of a table to rows, those that a view with this token holds, and leaves out what the
+// view contains. Each change must fit: a row inserted is not there yet, a row changed is.
 func (f *following) replay(t *schema.Table, rows []Row, token string) []Row {
+	f.c.Helper()
+	r := f.replica(t, rows)
+	for _, d := range f.beyond(t, token) {
+		f.c.ok(r.fits(t, d.op, d.row, d.before), "apply a change")
+		f.c.ok(r.apply(t, d.op, d.row, d.before), "apply a change")
+	}
+	return r.rows()
+}
+
+// converge does what replay does with rows of two views; token is that of the first.
+func (f *following) converge(t *schema.Table, rows []Row, token string) []Row {
+	f.c.Helper()
+	r := f.replica(t, rows)
+	for _, d := range f.beyond(t, token) {
+		f.c.ok(r.apply(t, d.op, d.row, d.before), "apply a change")
+	}
+	return r.rows()
+}
+
+func (f *following) replica(t *schema.Table, rows []Row) replica {
 	f.c.Helper()
 	r := replica{}
 	for _, row := range rows {
@@ -399,6 +420,13 @@ func (f *following) replay(t *schema.Table, rows []Row, token string) []Row {
 		}
 		r[k] = row
 	}
+	return r
+}
+
+// beyond returns what was delivered of a table and is not in a view.
+func (f *following) beyond(t *schema.Table, token string) []delivered {
+	f.c.Helper()
+	var rest []delivered
 	for _, d := range f.seen {
 		if d.table.ID != t.ID {
 			continue
@@ -410,9 +438,9 @@ func (f *following) replay(t *schema.Table, rows []Row, token string) []Row {
 				continue
 			}
 		}
-		f.c.ok(r.apply(t, d.op, d.row, d.before), "apply a change")
+		rest = append(rest, d)
 	}
-	return r.rows()
+	return rest
 }
 
 func checkTables(c *sourceCheck) {
@@ -491,10 +519,12 @@ func checkLaterSnapshot(c *sourceCheck) {
 	chunks := c.chunks(early, 10)
 	half := len(chunks) / 2
 	got := c.read(early, chunks[:half])
-	c.exec(DeleteRow(t.Name, "1"), DeleteRow(t.Name, "30"), InsertRow(t.Name, "31", "late", Null, "x"))
+	for id := 1; id <= 6; id++ {
+		c.exec(DeleteRow(t.Name, strconv.Itoa(id)), InsertRow(t.Name, strconv.Itoa(30+id), "late", Null, "x"))
+	}
 	got = append(got, c.read(c.snapshot(t), chunks[half:])...)
 	f.toHead()
-	c.sameRows(f.replay(t, got, early.Token()), c.rows(t), "chunks of two snapshots and the stream")
+	c.sameRows(f.converge(t, got, early.Token()), c.rows(t), "chunks of two snapshots and the stream")
 }
 
 func checkViewLost(c *sourceCheck) {
@@ -829,7 +859,7 @@ func checkWait(c *sourceCheck) {
 
 // checkJoin adds tables to a running stream while all of them are written.
 func checkJoin(c *sourceCheck) {
-	const tables = 4
+	const tables = 6
 	var ts []*schema.Table
 	for i := range tables {
 		ts = append(ts, c.create(fmt.Sprintf("items%d", i)))
@@ -843,14 +873,16 @@ func checkJoin(c *sourceCheck) {
 	copies := make(map[schema.ID][]Row)
 	tokens := make(map[schema.ID]string)
 	for i, t := range ts {
-		w.waitFor((i + 1) * 10)
+		w.waitMore(5)
 		f.add(t)
-		w.waitFor((i+1)*10 + 5)
+		if i%2 == 1 { // the stream has, and the view holds, what was written in between
+			w.waitMore(5)
+		}
 		snap := c.snapshot(t)
 		tokens[t.ID] = snap.Token()
 		copies[t.ID] = c.read(snap, c.chunks(snap, 5))
 	}
-	w.waitFor(tables*10 + 20)
+	w.waitMore(10)
 	c.ok(w.stop(), "write to the source")
 	r.toHead()
 	for _, t := range ts {
@@ -882,26 +914,26 @@ func (b *background) stop() error {
 	return b.err
 }
 
-// writer writes to tables, one transaction after the other.
+// sourceWriter writes to tables, one transaction after the other.
 type sourceWriter struct {
 	*background
-	c    *sourceCheck
-	mu   sync.Mutex
-	more *sync.Cond
-	n    int
+	mu    sync.Mutex
+	more  *sync.Cond
+	n     int // transactions written
+	ended bool
 }
 
 // startWriter starts a writer; each of its transactions changes every table.
 func startWriter(c *sourceCheck, ts []*schema.Table) *sourceWriter {
-	w := &sourceWriter{c: c}
+	w := &sourceWriter{}
 	w.more = sync.NewCond(&w.mu)
 	w.background = runBeside(c.ctx, func(ctx context.Context) error {
-		defer w.count(1 << 30)
+		defer w.tell(func() { w.ended = true })
 		for n := 0; ctx.Err() == nil; n++ {
 			if err := c.sys.Exec(writerChanges(ts, n)...); err != nil {
 				return err
 			}
-			w.count(1)
+			w.tell(func() { w.n++ })
 		}
 		return nil
 	})
@@ -926,18 +958,19 @@ func writerChanges(ts []*schema.Table, n int) []Change {
 	return changes
 }
 
-func (w *sourceWriter) count(n int) {
+// tell changes what waitMore waits for.
+func (w *sourceWriter) tell(what func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.n += n
+	what()
 	w.more.Broadcast()
 }
 
-// waitFor waits until so many transactions were written, or the writer has ended.
-func (w *sourceWriter) waitFor(n int) {
+// waitMore waits until n more transactions were written, or the writer has ended.
+func (w *sourceWriter) waitMore(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for w.n < n {
+	for n += w.n; w.n < n && !w.ended; {
 		w.more.Wait()
 	}
 }

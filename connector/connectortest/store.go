@@ -44,13 +44,14 @@ type copying struct {
 	rows   []Row
 }
 
-// HistoryRow is a row of a history target. Op is one of copy, insert, update, delete, truncate and before.
+// HistoryRow is a row of a history target. Op is one of copy, insert, update, delete and truncate.
 type HistoryRow struct {
 	Op       string
 	Position connector.Position
-	Seq      int64 // of the row message in the commit; a before row has that of its update
+	Seq      int64 // of the row message in the commit
 	Time     time.Time
-	Row      Row // nil for truncate
+	Row      Row // nil for truncate; of a delete what was sent
+	OldKey   Row // of an update that changed the key, the old one
 }
 
 // NewStore returns an empty store.

@@ -196,10 +196,34 @@ func (b *bench) kind(err error, want connector.Kind, doing string) {
 // sameRows compares rows in any order.
 func (b *bench) sameRows(got, want []Row, what string) {
 	b.Helper()
-	g, w := rowLines(got), rowLines(want)
-	if !slices.Equal(g, w) {
-		b.Fatalf("%s: got\n  %s\nwant\n  %s", what, strings.Join(g, "\n  "), strings.Join(w, "\n  "))
+	missing, extra := difference(rowLines(got), rowLines(want))
+	if len(missing)+len(extra) > 0 {
+		b.Fatalf("%s: of %d rows %d are missing: %s; %d are too many: %s", what, len(want), len(missing), firstOf(missing), len(extra), firstOf(extra))
 	}
+}
+
+// difference returns what sorted got lacks of sorted want, and has beyond it.
+func difference(got, want []string) (missing, extra []string) {
+	for len(got) > 0 || len(want) > 0 {
+		switch {
+		case len(got) == 0 || len(want) > 0 && want[0] < got[0]:
+			missing, want = append(missing, want[0]), want[1:]
+		case len(want) == 0 || got[0] < want[0]:
+			extra, got = append(extra, got[0]), got[1:]
+		default:
+			got, want = got[1:], want[1:]
+		}
+	}
+	return missing, extra
+}
+
+// firstOf renders the first of some lines.
+func firstOf(lines []string) string {
+	const most = 8
+	if len(lines) > most {
+		return fmt.Sprintf("%q and more", lines[:most])
+	}
+	return fmt.Sprintf("%q", lines)
 }
 
 // rowLines renders rows in a fixed order, long values cut.
@@ -262,6 +286,27 @@ func (r replica) apply(t *schema.Table, op connector.Op, row, before Row) error 
 	}
 	delete(r, under)
 	r[k] = next
+	return nil
+}
+
+// fits reports a change that does not follow from what is stored: one that was applied already, or whose
+// forerunner was lost.
+func (r replica) fits(t *schema.Table, op connector.Op, row, before Row) error {
+	if op == connector.Truncate {
+		return nil
+	}
+	k, under := keyText(keyOf(t, row)), keyText(keyOf(t, row))
+	if before != nil {
+		under = keyText(keyOf(t, before))
+	}
+	switch {
+	case op == connector.Insert && r[k] != nil:
+		return fmt.Errorf("row %s is inserted and is there already", rowLine(row))
+	case op != connector.Insert && r[under] == nil:
+		return fmt.Errorf("row %s is changed and is not there", under)
+	case under != k && r[k] != nil:
+		return fmt.Errorf("row %s is moved to a key that another row has", rowLine(row))
+	}
 	return nil
 }
 

@@ -45,7 +45,7 @@ func (tx *Txn) Insert(table schema.Name, row Row) error {
 			return err
 		}
 		o.rows[k] = slices.Clone(row)
-		tx.record(change{table: mt.current, op: connector.Insert, row: o.rows[k]})
+		tx.record(change{table: mt.current, op: connector.Insert, row: o.rows[k], new: o.rows[k]})
 		return nil
 	})
 }
@@ -72,7 +72,7 @@ func (tx *Txn) Update(table schema.Name, key, row Row) error {
 			o.rows[k] = nil
 		}
 		o.rows[keyText(keyOf(t, next))] = next
-		ch := change{table: t, op: connector.Update, row: mt.sent(old, next)}
+		ch := change{table: t, op: connector.Update, row: mt.sent(old, next), old: old, new: next}
 		if moved || mt.full {
 			ch.before = mt.oldImage(old)
 		}
@@ -89,7 +89,7 @@ func (tx *Txn) Delete(table schema.Name, key Row) error {
 			return err
 		}
 		o.rows[keyText(key)] = nil
-		tx.record(change{table: mt.current, op: connector.Delete, row: mt.oldImage(old)})
+		tx.record(change{table: mt.current, op: connector.Delete, row: mt.oldImage(old), old: old})
 		return nil
 	})
 }

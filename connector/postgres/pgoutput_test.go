@@ -102,6 +102,31 @@ func FuzzParseMessage(f *testing.F) {
 	})
 }
 
+func FuzzWalsender(f *testing.F) {
+	var data []byte
+	for i, m := range sampleMessages() {
+		data = appendXLogData(data, LSN(i+1), m)
+	}
+	f.Add(data, 10)
+	f.Add([]byte{'d', 0, 0, 0, 22, 'k', 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 9, 1}, 1)
+	f.Add([]byte{'E', 0, 0, 0, 9, 'C', '5', '7', 'P', 0}, 100)
+	f.Fuzz(func(t *testing.T, data []byte, piece int) {
+		w := &scriptWire{data: data, piece: max(1, piece), woken: make(chan struct{})}
+		st := newScriptStream(nil, 1)
+		st.sender.wire = w
+		for len(w.data) > 0 {
+			if _, err := st.sender.fill(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
+			if st.consume(t.Context()) != nil {
+				return
+			}
+			for st.dequeue() != nil {
+			}
+		}
+	})
+}
+
 func TestShortenedMessageIsAnError(t *testing.T) {
 	for _, m := range sampleMessages() {
 		if err := parseAny(m); err != nil {
@@ -180,7 +205,7 @@ func newScriptStream(data []byte, piece int, tables ...*schema.Table) *stream {
 	st := &stream{prefix: position{system: 1, timeline: 1}.prefix()}
 	st.sender = &walsender{wire: &scriptWire{data: data, piece: piece, woken: make(chan struct{})}, buf: make([]byte, receiveBuffer)}
 	st.answer = make(chan struct{}, 1)
-	st.reader = newReader(0)
+	st.reader = newReader(0, statusPeriod)
 	st.typeNames[columnType{23, -1}] = "integer"
 	st.selected.Store(&map[uint32]*selection{})
 	for _, t := range tables {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/sluicehq/sluice/connector"
@@ -23,6 +24,8 @@ type reader struct {
 	queue       []connector.Event
 	head        int // queue[head:] is not yet handed out
 	failed      error
+	shutdown    shutdown
+	patience    time.Duration // wal_sender_timeout, or statusPeriod where it is off
 	truncated   []uint32
 	typeNames   map[columnType]string
 	transaction uint64 // counts them, for relation.transaction
@@ -37,8 +40,11 @@ type transaction struct {
 	time     time.Time
 }
 
-func newReader(start LSN) reader {
-	return reader{relations: map[uint32]*relation{}, typeNames: map[columnType]string{}, end: start, reported: start}
+func newReader(start LSN, patience time.Duration) reader {
+	return reader{
+		relations: map[uint32]*relation{}, typeNames: map[columnType]string{},
+		end: start, reported: start, patience: patience,
+	}
 }
 
 // Next returns the next event. It holds rows back only while more can be read at once, and no more than flushBytes.
@@ -127,7 +133,9 @@ func (st *stream) consume(ctx context.Context) error {
 			return err
 		}
 		if d.output == nil {
-			st.keepalive(d)
+			if err := st.keepalive(d); err != nil {
+				return err
+			}
 		} else if err := st.message(ctx, d.output); err != nil {
 			return err
 		}
@@ -140,14 +148,40 @@ func (st *stream) consume(ctx context.Context) error {
 }
 
 // keepalive moves the end of what was read, unless it came inside a transaction: it then tells of the time before it.
-func (st *stream) keepalive(d copyData) {
-	if d.reply {
-		st.inform()
-	}
+func (st *stream) keepalive(d copyData) error {
 	if !st.tx.open && d.end > st.end {
 		st.end, st.endTime = d.end, d.time
 	}
+	if d.reply {
+		st.inform()
+		return st.shutdown.asked(d, st.patience)
+	}
+	return nil
 }
+
+// shutdownRequests is how many requests for a reply within one wal_sender_timeout tell that the server is shutting down:
+// usually there is one in half of it.
+const shutdownRequests = 8
+
+// shutdown notices that the server wants to stop: it then asks again and again at one position until all it has sent is
+// acknowledged (WalSndDone in walsender.c). We do not acknowledge what is not durable, so that it would wait for ever.
+type shutdown struct {
+	end      LSN
+	requests int
+	since    int64 // by the server's clock
+}
+
+func (s *shutdown) asked(d copyData, patience time.Duration) error {
+	if d.end != s.end || d.time-s.since > patience.Microseconds() {
+		*s = shutdown{end: d.end, since: d.time}
+	}
+	if s.requests++; s.requests >= shutdownRequests {
+		return errShutdown
+	}
+	return nil
+}
+
+var errShutdown = errors.New("the server is shutting down and waits for us to leave")
 
 // message handles one message of pgoutput. After an error that ctx caused it may be called again with the same one.
 func (st *stream) message(ctx context.Context, m []byte) error {
@@ -269,9 +303,12 @@ func (st *stream) commit(first int64) connector.Commit {
 // flush queues what is pending, and then how far the log was read. A transaction that is still open is not part of that.
 func (st *stream) flush() {
 	for _, r := range st.touched {
-		st.queue = append(st.queue, r.frames)
-		r.lastBytes = len(r.frames.Data)
-		r.frames = nil
+		f := r.frames
+		if cap(f.Data) > 2*len(f.Data) {
+			f.Data = slices.Clone(f.Data) // it may be held for long
+		}
+		st.queue = append(st.queue, f)
+		r.lastBytes, r.frames = len(f.Data), nil
 	}
 	clear(st.touched)
 	st.touched, st.pending = st.touched[:0], 0

@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// receiveBuffer holds what one read brings; a message that is larger gets a buffer of its own size.
+	// receiveBuffer holds what one read brings; it grows for a message that is larger, and shrinks again behind it.
 	receiveBuffer = 4 * gatherBytes
-	// maxMessage is beyond what a server sends: a field holds less than 1 GiB, and a larger length is damage.
-	maxMessage = 1<<31 - 1
+	// maxMessage is beyond what a server can send (MaxAllocSize in memutils.h): a larger length is damage.
+	maxMessage = 1 << 30
 
 	// A reader is busy from busyReads wake-ups within gatherTime on, until a read brings less than idleBytes.
 	busyReads = 16
@@ -215,15 +215,16 @@ func (w *walsender) adapt(n int) {
 	w.gather = w.wakes > busyReads || n >= gatherBytes/4
 }
 
-// makeRoom moves an incomplete message to the front of a buffer that is large enough for it.
+// makeRoom moves an incomplete message to the front of the buffer. A buffer that it fills is doubled: a length alone, which
+// may be damage, allocates nothing.
 func (w *walsender) makeRoom() {
 	need := 0
 	if have := w.buf[w.r:w.w]; len(have) >= 5 {
 		need = 1 + int(binary.BigEndian.Uint32(have[1:]))
 	}
 	switch {
-	case need > len(w.buf):
-		grown := make([]byte, need)
+	case need > len(w.buf) && w.w-w.r == len(w.buf):
+		grown := make([]byte, min(need, 2*len(w.buf)))
 		w.r, w.w, w.buf = 0, copy(grown, w.buf[w.r:w.w]), grown
 	case len(w.buf) > receiveBuffer && need <= receiveBuffer && w.w-w.r <= receiveBuffer/2:
 		small := make([]byte, receiveBuffer)

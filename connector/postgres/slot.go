@@ -55,6 +55,12 @@ func (s *Source) slotName() string {
 
 func (s *Source) application() string { return "sluice " + s.env.Mirror }
 
+// isOurs reports whether an application_name is ours. The server keeps no more of one than of an identifier.
+func (s *Source) isOurs(application string) bool {
+	ours := s.application()
+	return application == ours[:min(len(ours), maxNameLength)]
+}
+
 // readSlot returns our slot's row, nil if there is none. The columns that not every version has are read through JSON.
 func (s *Source) readSlot(ctx context.Context) (*slot, error) {
 	r := slot{name: s.slotName()}
@@ -171,7 +177,7 @@ func (s *Source) awaitFreeSlot(ctx context.Context, r *slot) (*slot, error) {
 		if ctx.Err() != nil || waited > slotBusyWait {
 			return r, s.slotInUse(r)
 		}
-		if waited > ownSenderWait && r.application == s.application() {
+		if waited > ownSenderWait && s.isOurs(r.application) {
 			s.log().Info("ending our own earlier replication connection", "pid", r.pid, "slot", r.name)
 			if _, err := s.pool.Exec(ctx, "SELECT pg_catalog.pg_terminate_backend($1)", r.pid); err != nil {
 				return r, wrapError(err, sourceSystem, "end our own earlier replication connection", schema.Name{})

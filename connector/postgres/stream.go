@@ -146,11 +146,11 @@ func (st *stream) begin(ctx context.Context, confirmed LSN, timeout time.Duratio
 	st.moved.Store(time.Now().UnixNano())
 	st.answer, st.stopped = make(chan struct{}, 1), make(chan struct{})
 	st.selected.Store(&map[uint32]*selection{})
-	st.reader = newReader(st.start)
-	period := statusPeriod
+	period, patience := statusPeriod, statusPeriod
 	if timeout > 0 {
-		period = min(period, timeout/3)
+		period, patience = min(period, timeout/3), timeout
 	}
+	st.reader = newReader(st.start, patience)
 	// The call's ctx ends with the call, the stream does not.
 	ctx, st.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go func() {

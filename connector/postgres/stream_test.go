@@ -648,6 +648,32 @@ func TestSlotOfAnotherUserIsNotTakenAway(t *testing.T) {
 	f.upTo(st, f.head()) // it still runs
 }
 
+func TestServerCanStopWhileItsLogIsNotAcknowledged(t *testing.T) {
+	if testServer == nil {
+		t.Skip(testdb.ErrNoServer)
+	}
+	server, err := testdb.StartPostgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Remove()
+	f := &streamFixture{t: t, url: server.URL("postgres"), mirror: "stop"}
+	f.exec("CREATE TABLE a (id int PRIMARY KEY)")
+	f.source = f.open(f.url)
+	st := f.stream(nil)
+	f.add(st, "a")
+	f.exec("INSERT INTO a VALUES (1)")
+	f.upTo(st, f.head())
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); server.Stop() }()
+	for err == nil {
+		_, err = st.Next(t.Context())
+	}
+	expectKind(t, err, connector.Unavailable, "shutting down")
+	st.Close()
+	<-stopped
+}
+
 func TestEndedConnectionIsUnavailable(t *testing.T) {
 	f := newStreamFixture(t, "")
 	st := f.stream(nil)

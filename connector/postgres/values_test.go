@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -128,6 +129,7 @@ func TestEveryTypeIsTheSameThroughCopyAndStream(t *testing.T) {
 				t.Fatalf("%d rows, want %d", copied.NumRows(), len(texts))
 			}
 			checkAgainstText(t, table.Columns[1].Type, copied.Column(1), texts)
+			checkAgainstText(t, table.Columns[1].Type, streamed.Column(1), texts)
 		})
 	}
 }
@@ -188,7 +190,9 @@ func copyTable(t testing.TB, src *Source, table *schema.Table) arrow.RecordBatch
 
 func mustSnapshot(t testing.TB, src *Source, table *schema.Table) connector.Snapshot {
 	t.Helper()
-	snap, err := src.Snapshot(t.Context(), table)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	snap, err := src.Snapshot(ctx, table)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -273,6 +273,9 @@ func (s *session) run(ctx context.Context) error {
 	if workErr != nil {
 		return errors.Join(workErr, ended(err))
 	}
+	if fault := ended(err); fault != nil && !errors.Is(err, errFinished) && !errors.Is(err, errRetry) {
+		return fault // the floor's own commit may have lost its answer: the next session looks before it writes
+	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
 	defer cancel()
 	s.saveRecords(last)
