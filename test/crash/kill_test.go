@@ -1,12 +1,15 @@
 package crash
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicehq/sluice/internal/testdb"
 	"github.com/sluicehq/sluice/test/process"
@@ -17,8 +20,8 @@ const (
 	earlyKills   = 4                       // of them, those that come soon after a start, to hit the copy
 	earlyAge     = 1200 * time.Millisecond // the age that a process reaches at most before an early kill
 	lateAge      = 3 * time.Second         // likewise, before the others
-	oldAge       = 9 * time.Second         // likewise, before some of these: the log was acknowledged by then
-	oldEvery     = 3                       // of so many late kills one is such
+	slowEvery    = 3                       // of so many late kills one finds a table that is slow in the sink
+	slowAge      = 6 * time.Second         // the least age at such a kill: the log was acknowledged while the table had changes waiting
 	catchUpLimit = 2 * time.Minute         // from the end of the writer until both sides are equal
 	stopLimit    = 30 * time.Second        // from SIGTERM to the end of the process
 )
@@ -34,7 +37,10 @@ func TestKillLosesAndDoublesNothing(t *testing.T) {
 	}
 	begin := time.Now()
 	for life := 0; kills > 0 || time.Since(begin) < *durationFlag; life++ {
-		n := min(max(kills, 1), killsPerLife)
+		n := killsPerLife
+		if kills > 0 {
+			n = min(n, kills)
+		}
 		kills -= n
 		ok := t.Run(fmt.Sprintf("life%d", life), func(t *testing.T) { live(t, *seedFlag+uint64(life), n) })
 		if !ok {
@@ -49,21 +55,24 @@ func live(t *testing.T, seed uint64, n int) {
 	rng := rand.New(rand.NewPCG(seed, 1<<32))
 	hits := map[string]int{}
 	for i := range n {
-		age := lateAge
+		p := m.sluice.Run(t)
+		release := func() {}
 		switch {
 		case i < earlyKills:
-			age = earlyAge
-		case i%oldEvery == 0:
-			age = oldAge
+			awaitMoment(p, rng, earlyAge)
+		case i%slowEvery == 0:
+			release = m.slowDown(t, tables[rng.IntN(len(tables))].name)
+			awaitAge(p, slowAge+random(rng, lateAge))
+		default:
+			awaitMoment(p, rng, lateAge)
 		}
-		p := m.sluice.Run(t)
-		awaitMoment(p, rng, age)
 		select {
 		case <-p.Exited():
 			t.Fatalf("start %d: the process ended by itself, exit code %d\n%s", i, p.ExitCode(), p.Log.Tail(40))
 		default:
 		}
 		p.Kill()
+		release()
 		hits[m.phases(t)]++
 	}
 	p := m.sluice.Run(t)
@@ -73,17 +82,39 @@ func live(t *testing.T, seed uint64, n int) {
 		n, hits, m.writer.transactions.Load(), m.writer.own.Load())
 }
 
+func random(rng *rand.Rand, most time.Duration) time.Duration {
+	return time.Duration(rng.Int64N(int64(most)))
+}
+
 // awaitMoment waits for a random age of the process, or for the very moment after one of its next log lines.
 func awaitMoment(p *process.Process, rng *rand.Rand, most time.Duration) {
-	age := time.Duration(rng.Int64N(int64(most)))
-	if rng.IntN(3) == 0 {
+	if age := random(rng, most); rng.IntN(3) > 0 {
+		awaitAge(p, age)
+	} else {
 		p.Log.AwaitCount(1+rng.IntN(20), age)
-		return
 	}
+}
+
+func awaitAge(p *process.Process, age time.Duration) {
 	select {
 	case <-p.Exited():
 	case <-time.After(age):
 	}
+}
+
+// slowDown holds back what is written to a table of the sink, if it is there, until release is called.
+func (m *mirror) slowDown(t *testing.T, name string) (release func()) {
+	t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, m.sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lock = "DO $$ BEGIN LOCK TABLE %s IN EXCLUSIVE MODE; EXCEPTION WHEN undefined_table THEN END $$"
+	if _, err := conn.PgConn().Exec(ctx, "BEGIN; "+fmt.Sprintf(lock, name)).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = conn.Close(ctx) }
 }
 
 // mirror is a source under change and the mirror of it.
