@@ -33,7 +33,7 @@ func FuzzDecodeCopy(f *testing.F) {
 	f.Add(append(header, row...), append(row, 0xff, 0xff))
 	f.Add(header, []byte{0xff, 0xff})
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		d := newCopyDecoder(testTable(0), []wireForm{wireBinary, wireBinary, wireBinary}, memory.DefaultAllocator)
+		d := newCopyDecoder(listTable(0), []wireForm{wireBinary, wireBinary, wireBinary}, memory.DefaultAllocator)
 		if d.decode(first) == nil && d.decode(second) == nil {
 			d.take().Release()
 		}

@@ -127,7 +127,7 @@ func TestRowMessagesOfTheServer(t *testing.T) {
 	}
 }
 
-func testTable(key ...int) *schema.Table {
+func listTable(key ...int) *schema.Table {
 	return &schema.Table{Name: schema.Name{Schema: "public", Table: "t"}, Key: key, Columns: []schema.Column{
 		{Name: "id", Type: schema.Type{Kind: schema.Int32}},
 		{Name: "v", Type: schema.Type{Kind: schema.Text}},
@@ -154,7 +154,7 @@ func TestDamagedFramesNameTheColumnAndThePosition(t *testing.T) {
 		return m
 	}
 	good := header('I', tuple('N', "1", "a", "{}"))
-	d := newRowDecoder(testTable(0), memory.DefaultAllocator)
+	d := newRowDecoder(listTable(0), memory.DefaultAllocator)
 	for name, c := range map[string]struct {
 		message []byte
 		column  string
@@ -194,7 +194,7 @@ func FuzzDecodeRow(f *testing.F) {
 	} {
 		f.Add(appendMessage(nil, m), 1)
 	}
-	d := newRowDecoder(testTable(0), memory.DefaultAllocator)
+	d := newRowDecoder(listTable(0), memory.DefaultAllocator)
 	f.Fuzz(func(t *testing.T, data []byte, rows int) {
 		r, err := d.Decode(&connector.Frames{Data: data, Commits: []connector.Commit{{Rows: rows}}})
 		if err != nil {
