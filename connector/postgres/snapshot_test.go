@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -49,7 +50,7 @@ func TestSnapshotWaitsForTransactionsThatWrote(t *testing.T) {
 			app := connect(t, url)
 			mustExec(t, app, c.begin)
 
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			_, err := src.Snapshot(ctx, table)
 			who := fmt.Sprintf("process %d", app.PgConn().PID())
@@ -93,9 +94,10 @@ func TestOldServersWaitForEveryTransaction(t *testing.T) {
 	src.server.version = 150012
 	app := connect(t, url)
 	mustExec(t, app, "BEGIN; INSERT INTO other VALUES (1)")
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	table := discover(t, src)["public.t"]
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := src.Snapshot(ctx, discover(t, src)["public.t"]); connector.KindOf(err) != connector.Conflict {
+	if _, err := src.Snapshot(ctx, table); connector.KindOf(err) != connector.Conflict {
 		t.Errorf("%v, want a conflict", err)
 	}
 	for version, want := range map[int]bool{140017: true, 140018: false, 150013: false, 160008: true, 170004: true, 170005: false, 180000: false} {
@@ -127,8 +129,17 @@ func countRowsOf(t testing.TB, snap connector.Snapshot, chunkRows int64) int {
 
 // TestChunksHoldEachRowOnce reads tables of every kind in pieces while rows move, and compares with what was there when
 // the snapshot was taken. The first column of each table tells its rows apart.
+// inSchema makes a schema and returns the connection string for statements in it.
+func inSchema(t testing.TB, server, name string) string {
+	t.Helper()
+	testdb.Exec(t, server, "CREATE SCHEMA "+quoteIdent(name))
+	t.Cleanup(func() { testdb.Exec(t, server, "DROP SCHEMA "+quoteIdent(name)+" CASCADE") })
+	return server + "&search_path=" + url.PathEscape(quoteIdent(name))
+}
+
 func TestChunksHoldEachRowOnce(t *testing.T) {
 	const rows = 8000
+	src, server := openTestSource(t, "")
 	fill := func(table, expr string) string {
 		return fmt.Sprintf("INSERT INTO %s SELECT %s FROM generate_series(1, %d) n;", table, expr, rows)
 	}
@@ -154,8 +165,9 @@ func TestChunksHoldEachRowOnce(t *testing.T) {
 		"parent":                   `CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE child (more int) INHERITS (t); INSERT INTO child SELECT n, 'c', n FROM generate_series(1, 8000) n;` + fill("t", "n, 'x'"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			src, url := openTestSource(t, setup)
-			table := discover(t, src)["public.t"]
+			url := inSchema(t, server, name)
+			testdb.Exec(t, url, setup)
+			table := discover(t, src)[name+".t"]
 			snap := mustSnapshot(t, src, table)
 			defer snap.Close()
 			testdb.Exec(t, url, "UPDATE t SET "+quoteIdent(table.Columns[0].Name)+" = "+quoteIdent(table.Columns[0].Name)+"; DELETE FROM t WHERE random() < 0.3")
@@ -231,6 +243,7 @@ func TestChunksOfKeysGoOnUnderALaterSnapshot(t *testing.T) {
 // TestAlteredTableLosesTheView protects from copies that end early without an error: an older snapshot finds nothing in
 // the new file of a table that was rewritten.
 func TestAlteredTableLosesTheView(t *testing.T) {
+	src, server := openTestSource(t, "")
 	const keyed = `CREATE TABLE t (id int PRIMARY KEY, v text, w int); CREATE TABLE x (id int PRIMARY KEY, v text, w int);`
 	const partitioned = `CREATE TABLE t (id int PRIMARY KEY, v text, w int) PARTITION BY RANGE (id); CREATE TABLE t_0 PARTITION OF t FOR VALUES FROM (0) TO (10000); CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (10000) TO (90000);`
 	for name, c := range map[string]struct{ setup, alter string }{
@@ -250,8 +263,9 @@ func TestAlteredTableLosesTheView(t *testing.T) {
 		"rewrite of a parent": {partitioned, "ALTER TABLE t ALTER w TYPE bigint"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			src, url := openTestSource(t, c.setup+"INSERT INTO t SELECT n, 'x', n FROM generate_series(1, 20000) n")
-			table := discover(t, src)["public.t"]
+			url := inSchema(t, server, name)
+			testdb.Exec(t, url, c.setup+"INSERT INTO t SELECT n, 'x', n FROM generate_series(1, 20000) n")
+			table := discover(t, src)[name+".t"]
 			snap := mustSnapshot(t, src, table)
 			defer snap.Close()
 			chunks, err := snap.Chunks(t.Context(), 5000)
