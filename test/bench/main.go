@@ -32,6 +32,7 @@ type bench struct {
 	source, sink  *testdb.Postgres
 	program       string // the built command
 	dir           string // temporary
+	load          string // of the machine at the start
 	report        report
 }
 
@@ -40,7 +41,7 @@ func main() {
 	flag.IntVar(&b.n, "n", 3, "rounds")
 	flag.IntVar(&b.rows, "rows", 2_000_000, "rows to copy")
 	flag.IntVar(&b.changes, "changes", 600_000, "changes to stream")
-	only := flag.String("only", "", "copy or stream: measure only this, and write nothing to docs")
+	only := flag.String("only", "", "copy, stream or read: measure only this, and write nothing to docs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -55,6 +56,7 @@ func (b *bench) run(ctx context.Context, only string) (err error) {
 		return err
 	}
 	defer os.RemoveAll(b.dir)
+	b.load = load()
 	if b.program, err = process.Build(b.dir); err != nil {
 		return err
 	}
@@ -67,7 +69,7 @@ func (b *bench) run(ctx context.Context, only string) (err error) {
 	parts := []struct {
 		name    string
 		measure func(context.Context) error
-	}{{"copy", b.measureCopy}, {"stream", b.measureStream}}
+	}{{"copy", b.measureCopy}, {"stream", b.measureStream}, {"read", b.measureRead}}
 	for _, p := range parts {
 		if only != "" && only != p.name {
 			continue

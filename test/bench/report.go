@@ -99,7 +99,7 @@ func (b *bench) text(ctx context.Context) (string, error) {
 	}
 	var s strings.Builder
 	s.WriteString("# Benchmarks\n\nWritten by `make bench` (`go run ./test/bench`). Each figure of ours stands beside a yardstick that was measured in the\nsame run; only the ratios mean something on another machine.\n")
-	fmt.Fprintf(&s, "\n## Machine and method\n\n%s, %d processors, %s, %s; PostgreSQL %s; source and sink are two servers on this\nmachine, talking over TCP on the loopback address.\n", processor(), runtime.NumCPU(), memorySize(), runtime.Version(), version)
+	fmt.Fprintf(&s, "\n## Machine and method\n\n%s, %d processors, %s, %s; PostgreSQL %s; source and sink are two servers on this\nmachine, talking over TCP on the loopback address. Load average at the start: %s; figures taken beside other work are worth little.\n", processor(), runtime.NumCPU(), memorySize(), runtime.Version(), version, b.load)
 	fmt.Fprintf(&s, "Both servers: `%s`.\n%s", strings.Join(settings, "`, `"), b.method())
 	if len(b.report.lines) > 0 {
 		s.WriteString("\n## Beside the yardsticks\n\nTimes are medians, with the least and the most.\n\n| work | yardstick | its time | our time | ratio | to reach | reached |\n|---|---|---|---|---|---|---|\n")
@@ -153,4 +153,14 @@ func memorySize() string {
 		}
 	}
 	return "memory unknown"
+}
+
+// load is the machine's load average over one, five and fifteen minutes.
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) < 3 {
+		return "unknown"
+	}
+	return strings.Join(fields[:3], ", ")
 }
