@@ -276,4 +276,3 @@ func (s *session) welcome(ctx context.Context, newcomers []*schema.Table) error 
 	}
 	return nil
 }
-

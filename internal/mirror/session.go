@@ -33,6 +33,8 @@ type session struct {
 	ready  *queue              // tables with changes to apply, the longest waiting first
 	joins  *queue              // tables to copy
 
+	floorErr error // keepFloor's, set before it ends
+
 	mu     sync.Mutex
 	logs   map[string]*logReader
 	tables map[schema.ID]*table
@@ -288,8 +290,11 @@ func (s *session) run(ctx context.Context) error {
 	if workErr != nil {
 		return errors.Join(workErr, ended(err))
 	}
+	if s.floorErr != nil {
+		return s.floorErr // its commit may have lost its answer: the next session looks before it writes
+	}
 	if fault := ended(err); fault != nil && !errors.Is(err, errFinished) && !errors.Is(err, errRetry) {
-		return fault // the floor's own commit may have lost its answer: the next session looks before it writes
+		return fault
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
 	defer cancel()
