@@ -75,6 +75,13 @@ func Run(m *testing.M, server **Postgres, settings ...string) int {
 	return m.Run()
 }
 
+// fuzzing reports whether this process runs a fuzz test alone, or is one of its workers. A decoder needs no server.
+func fuzzing() bool {
+	return slices.ContainsFunc(os.Args, func(arg string) bool {
+		return strings.HasPrefix(arg, "-test.fuzz=") || strings.HasPrefix(arg, "-test.fuzzworker")
+	})
+}
+
 // StartPostgres makes a cluster and starts it. Settings are "name=value".
 func StartPostgres(settings ...string) (*Postgres, error) {
 	bin, err := findPostgres()
