@@ -59,6 +59,9 @@ func Main(m *testing.M, server **Postgres, settings ...string) {
 
 // Run is [Main] for a TestMain that has to clean up itself: it returns the exit code.
 func Run(m *testing.M, server **Postgres, settings ...string) int {
+	if fuzzing() {
+		return m.Run()
+	}
 	p, err := StartPostgres(settings...)
 	switch {
 	case err == nil:
