@@ -128,13 +128,12 @@ type Snapshot struct {
 	MaxAge      Duration `yaml:"max_age" later:"*" doc:"Age at which a copy goes on under a new snapshot."`
 }
 
-// Apply is how changes are written. A batch is written when its table has no more changes waiting, or at the first of
-// the limits.
+// Apply is how changes are written. A batch holds what waits when an applier is free for its table, up to the limits.
 type Apply struct {
 	Concurrency int      `yaml:"concurrency" min:"1" max:"64" doc:"Batches that are written at once over all tables."`
 	BatchRows   int64    `yaml:"batch_rows" min:"1" max:"1000000" doc:"Rows of a batch at most."`
 	BatchBytes  Size     `yaml:"batch_bytes" min:"1KiB" max:"1GiB" doc:"Bytes of a batch at most, but for a single row."`
-	BatchAge    Duration `yaml:"batch_age" min:"1ms" max:"1m" doc:"Time for which a batch is gathered at most."`
+	BatchAge    Duration `yaml:"batch_age" min:"1ms" max:"1m" later:"*" doc:"Time for which a batch is gathered at most."`
 }
 
 // Spool is where changes wait on disk.

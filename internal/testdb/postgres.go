@@ -59,6 +59,9 @@ func Main(m *testing.M, server **Postgres, settings ...string) {
 
 // Run is [Main] for a TestMain that has to clean up itself: it returns the exit code.
 func Run(m *testing.M, server **Postgres, settings ...string) int {
+	if fuzzing() {
+		return m.Run()
+	}
 	p, err := StartPostgres(settings...)
 	switch {
 	case err == nil:
@@ -73,6 +76,13 @@ func Run(m *testing.M, server **Postgres, settings ...string) int {
 		defer p.Remove()
 	}
 	return m.Run()
+}
+
+// fuzzing reports whether this process runs a fuzz test alone, or is one of its workers. A decoder needs no server.
+func fuzzing() bool {
+	return slices.ContainsFunc(os.Args, func(arg string) bool {
+		return strings.HasPrefix(arg, "-test.fuzz=") || strings.HasPrefix(arg, "-test.fuzzworker")
+	})
 }
 
 // StartPostgres makes a cluster and starts it. Settings are "name=value".
