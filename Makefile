@@ -16,11 +16,14 @@ help: ## list these targets
 setup: ## install what tests and checks need and this machine lacks
 	scripts/setup.sh
 
+.PHONY: postgres
+postgres:
+	@scripts/setup.sh postgres
+
 build: ## bin/sluice, one static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice ./cmd/sluice
 
-demo: build ## two throw-away databases, a shop that is written to, and its mirror: half a minute
-	scripts/setup.sh postgres
+demo: postgres build ## two throw-away databases, a shop that is written to, and its mirror: half a minute
 	go run ./test/demo
 
 test: setup check ## everything
@@ -39,8 +42,7 @@ lint: $(LINT) ## formatting, vet and lint
 $(LINT):
 	scripts/setup.sh lint
 
-bench: build ## the figures of the README, as ratios to other tools
-	scripts/setup.sh postgres
+bench: postgres build ## how fast it is, as ratios to other tools on this machine
 	go run ./test/bench
 
 clean: ## delete what the other targets made

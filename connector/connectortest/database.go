@@ -30,6 +30,9 @@ type Database struct {
 	BatchRows   int // rows in one piece of a chunk
 	ChunksAtMin int // chunks that a table with enough rows has at least
 
+	// FromAck has a stream begin at the acknowledged position where it is asked for a later one, as that of PostgreSQL does.
+	FromAck bool
+
 	// OnWait, if set, is called by a Snapshot each time it finds transactions to wait for, in its goroutine, with no lock
 	// held: it may end them.
 	OnWait func(table schema.Name, holders []*Txn)

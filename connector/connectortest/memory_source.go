@@ -82,6 +82,9 @@ func (db *Database) connect(s *MemorySource, from connector.Positions) (*memoryS
 		case start > db.lsn:
 			return nil, sourceError(connector.Gap, "stream", schema.Name{}, fmt.Errorf("the log ends at %s, before %s", positionOf(db.lsn), positionOf(start)))
 		}
+		if db.FromAck {
+			start = db.slot.acked
+		}
 	} else {
 		db.dropSlot()
 		db.slot = &slot{acked: start}
@@ -210,7 +213,7 @@ func parseVisible(s string) (visible, error) {
 	next, running, ok := strings.Cut(s, ":")
 	n, err := strconv.ParseUint(next, 10, 64)
 	if !ok || err != nil {
-		return visible{}, fmt.Errorf("snapshot token %q is not of the form next:running,...", s)
+		return visible{}, fmt.Errorf("snapshot token %q is not of the form next:running,running", s)
 	}
 	v := visible{next: n}
 	if running == "" {

@@ -41,8 +41,8 @@ func (st *memoryStream) Add(ctx context.Context, t *schema.Table) (connector.Pos
 			db.lsn++ // the record of the change of the publication
 			since = db.lsn
 			mt.published = append(mt.published, span{from: since})
-		} else if !st.started && mt.isPublished(st.from+1) {
-			since = st.from
+		} else if !st.started {
+			since = max(st.from, mt.published[len(mt.published)-1].from)
 		}
 		st.selected[t.ID] = t
 		mt.awaited = make(map[*Txn]bool)

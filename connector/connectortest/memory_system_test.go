@@ -117,6 +117,8 @@ func (s *memorySystem) Hold(changes ...Change) (func(...Change) error, error) {
 	}, nil
 }
 
+func (s *memorySystem) StrangePosition() connector.Position { return "elsewhere/1" }
+
 func (s *memorySystem) Rows(table schema.Name) ([]Row, error) {
 	s.show(0)
 	return s.db.Rows(table), nil
@@ -162,7 +164,11 @@ func TestMemorySourcePassesTheSuite(t *testing.T) {
 }
 
 func TestMemorySourcePassesTheSuiteWithLateVisibility(t *testing.T) {
-	RunSource(t, SourceHarness{New: func(testing.TB) SourceSystem { return newMemorySystem(3, nil) }})
+	RunSource(t, SourceHarness{New: func(testing.TB) SourceSystem {
+		sys := newMemorySystem(3, nil)
+		sys.db.FromAck = true
+		return sys
+	}})
 }
 
 func TestMemorySinkPassesTheSuite(t *testing.T) {

@@ -16,7 +16,8 @@ var sinkChecks = []check[*sinkCheck]{
 	{"copy_is_loaded_whole", checkLoad},
 	{"readers_see_nothing_before_ready", checkUnseen},
 	{"new_copy_takes_the_place_of_the_old_rows", checkNewCopy},
-	{"create_is_repeatable_and_a_new_number_is_empty", checkCreate},
+	{"create_goes_on_with_a_copy", checkCreateAgain},
+	{"new_copy_begins_without_rows", checkCreateNew},
 	{"plan_tells_the_copy_last_ready", checkPlan},
 	{"destination_of_somebody_else_is_refused", checkForeign},
 	{"set_inserts_updates_and_deletes", checkSet},
@@ -267,7 +268,7 @@ func checkNewCopy(c *sinkCheck) {
 	c.holds(t, append(numbered(5, 3), Row{"1", "a", Null, "b"})...)
 }
 
-func checkCreate(c *sinkCheck) {
+func checkCreateAgain(c *sinkCheck) {
 	t := c.plan("items", false)
 	c.ok(c.sink.Create(c.ctx, t), "create")
 	c.load(t, numbered(1, 3)...)
@@ -277,12 +278,14 @@ func checkCreate(c *sinkCheck) {
 	c.ok(c.sink.Create(c.ctx, t), "create after a restart")
 	c.ok(c.sink.Ready(c.ctx, t, nil), "ready")
 	c.holds(t, numbered(1, 6)...)
+}
 
-	t.Copy++
-	c.ok(c.sink.Create(c.ctx, t), "create a second copy")
+func checkCreateNew(c *sinkCheck) {
+	t := c.plan("items", false)
+	c.ok(c.sink.Create(c.ctx, t), "create")
 	c.load(t, numbered(100, 1)...)
 	t.Copy++
-	c.ok(c.sink.Create(c.ctx, t), "create a third copy")
+	c.ok(c.sink.Create(c.ctx, t), "create a second copy")
 	c.load(t, numbered(1, 2)...)
 	c.ok(c.sink.Ready(c.ctx, t, nil), "ready")
 	c.holds(t, numbered(1, 2)...)

@@ -388,6 +388,15 @@ func (f *following) wants(t *schema.Table, want ...string) {
 	}
 }
 
+// forget leaves out what was delivered of before a position: a stream may begin earlier than asked, where its server keeps
+// the log from an older position on.
+func (f *following) forget(upTo connector.Positions) {
+	f.c.Helper()
+	f.seen = slices.DeleteFunc(f.seen, func(d delivered) bool {
+		return f.c.compare(d.commit.Position, upTo[d.commit.Part]) <= 0
+	})
+}
+
 // replay applies what was delivered of a table to rows, those that a view with this token holds, and leaves out what the
 // view contains. Each change must fit: a row inserted is not there yet, a row changed is.
 func (f *following) replay(t *schema.Table, rows []Row, token string) []Row {
@@ -459,6 +468,10 @@ func checkTables(c *sourceCheck) {
 }
 
 func checkForeignPositions(c *sourceCheck) {
+	stranger, ok := c.sys.(Stranger)
+	if !ok {
+		c.Skip("positions have no identity")
+	}
 	t := c.create("items")
 	f := c.stream(nil, t)
 	f.toHead()
@@ -466,7 +479,7 @@ func checkForeignPositions(c *sourceCheck) {
 		if order, err := c.src.Compare(p, p); order != 0 || err != nil {
 			c.Errorf("a position compared with itself: %d, %v", order, err)
 		}
-		_, err := c.src.Compare(p, "elsewhere/1")
+		_, err := c.src.Compare(p, stranger.StrangePosition())
 		c.kind(err, connector.Gap, "compare with a position of another system")
 	}
 }
@@ -656,16 +669,12 @@ func checkResume(c *sourceCheck) {
 	c.exec(DeleteRow(t.Name, "2"))
 	again := c.stream(from, t)
 	again.toHead()
+	again.forget(from)
 	var want []string
 	for id := 4; id < 24; id++ {
 		want = append(want, fmt.Sprintf("insert %d", id))
 	}
 	again.wants(t, append(want, "update 1", "delete 2")...)
-	for _, d := range again.seen {
-		if at := from[d.commit.Part]; c.compare(d.commit.Position, at) <= 0 {
-			c.Errorf("a change at %s was delivered to a stream that began after %s", d.commit.Position, at)
-		}
-	}
 }
 
 func checkRepeats(c *sourceCheck) {
@@ -684,6 +693,7 @@ func checkRepeats(c *sourceCheck) {
 		c.restart()
 		again := c.stream(from, t)
 		again.toHead()
+		again.forget(from)
 		if got := fmt.Sprint(again.seen); got != first {
 			c.Fatalf("the stream repeats\n  %s\nas\n  %s", first, got)
 		}
@@ -713,6 +723,7 @@ func checkAck(c *sourceCheck) {
 	c.restart()
 	again := c.stream(acked, t)
 	again.toHead()
+	again.forget(acked)
 	again.wants(t, "insert 5", "insert 6")
 	c.restart()
 	st, err := c.src.Stream(c.ctx, t.Log, from)
@@ -732,6 +743,7 @@ func checkTakeOver(c *sourceCheck) {
 	c.open() // the old process is not closed: it was killed and the server has not noticed
 	again := c.stream(from, t)
 	again.toHead()
+	again.forget(from)
 	again.wants(t, "insert 3", "insert 4")
 }
 
@@ -878,9 +890,11 @@ func checkJoin(c *sourceCheck) {
 		if i%2 == 1 { // the stream has, and the view holds, what was written in between
 			w.waitMore(5)
 		}
-		snap := c.snapshot(t)
+		snap, err := c.src.Snapshot(c.ctx, t)
+		c.ok(err, "take a snapshot")
 		tokens[t.ID] = snap.Token()
 		copies[t.ID] = c.read(snap, c.chunks(snap, 5))
+		c.ok(snap.Close(), "close the snapshot") // a source may hold a connection for each
 	}
 	w.waitMore(10)
 	c.ok(w.stop(), "write to the source")

@@ -62,8 +62,8 @@ type (
 	SinkHarness = Harness[SinkSystem]
 )
 
-// SourceSystem is a source's server with one database. Where it implements [Holder] or [Alterer], checks use that; what
-// it does not implement is skipped by name.
+// SourceSystem is a source's server with one database. Where it implements [Holder], [Alterer] or [Stranger], checks use
+// that; what it does not implement is skipped by name.
 type SourceSystem interface {
 	// Open returns the source as a process just started opens it: with the same slot, and rows from alloc.
 	Open(ctx context.Context, alloc memory.Allocator) (connector.Source, error)
@@ -85,6 +85,12 @@ type Holder interface {
 // Alterer is a SourceSystem whose tables can change.
 type Alterer interface {
 	AddColumn(table schema.Name, c schema.Column) error
+}
+
+// Stranger is a SourceSystem whose positions name their server.
+type Stranger interface {
+	// StrangePosition returns a position of another server.
+	StrangePosition() connector.Position
 }
 
 // SinkSystem is a sink's server. Where it implements [HistoryReader], [AnswerLoser] or [ForeignMaker], checks use

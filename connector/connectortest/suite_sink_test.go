@@ -217,14 +217,14 @@ var sinkMutations = []struct {
 			}
 		}
 	}},
-	{"create_is_repeatable_and_a_new_number_is_empty", "each Create begins anew", func(s *brokenSink) {
+	{"create_goes_on_with_a_copy", "each Create begins anew", func(s *brokenSink) {
 		s.create = func(t *connector.Target) {
 			if stored := s.stored(t); stored != nil {
 				stored.loading = nil
 			}
 		}
 	}},
-	{"create_is_repeatable_and_a_new_number_is_empty", "a new number goes on with the old rows", func(s *brokenSink) {
+	{"new_copy_begins_without_rows", "a new number goes on with the old rows", func(s *brokenSink) {
 		s.create = func(t *connector.Target) {
 			if stored := s.stored(t); stored != nil && stored.loading != nil {
 				stored.loading.number = t.Copy

@@ -333,14 +333,6 @@ var sourceMutations = []struct {
 			return s.MemorySource.Stream(ctx, log, from)
 		}
 	}},
-	{"stream_resumes_after_a_position", "the stream begins at the acknowledged position", func(s *brokenSource) {
-		s.stream = func(ctx context.Context, log string, from connector.Positions) (connector.Stream, error) {
-			if from != nil {
-				from = connector.Positions{"": s.db.Acked()}
-			}
-			return s.MemorySource.Stream(ctx, log, from)
-		}
-	}},
 	{"repeats_are_equal", "the time is that of reading", func(s *brokenSource) {
 		s.event = func(e connector.Event) connector.Event {
 			if f, ok := e.(*connector.Frames); ok {

@@ -81,7 +81,10 @@ func (x *tx) createCopy(ctx context.Context, t *connector.Target) error {
 func (x *tx) createSchema(ctx context.Context, name string) error {
 	missing, err := x.query(ctx, "SELECT 1 WHERE pg_catalog.to_regnamespace("+quoteLiteral(quoteIdent(name))+") IS NULL")
 	if err == nil && len(missing) > 0 {
-		_, err = x.exec(ctx, "CREATE SCHEMA "+quoteIdent(name))
+		if _, err = x.exec(ctx, "CREATE SCHEMA "+quoteIdent(name)); err != nil {
+			config := x.conn.Conn().Config()
+			return needsSchemaRight(err, "create schema "+quoteIdent(name), schema.Name{}, config.Database, config.User)
+		}
 	}
 	return err
 }

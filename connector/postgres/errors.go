@@ -44,11 +44,17 @@ func wrapError(err error, system, op string, table schema.Name) error {
 	return e
 }
 
-// serverError shows a server's error without its detail, which quotes values of rows.
+// serverError shows a server's error without the values of rows that it quotes: in its detail, and in the message of a
+// data exception (class 22).
 type serverError struct{ *pgconn.PgError }
 
 func (e serverError) Error() string {
-	return e.Severity + " " + e.Code + ": " + e.Message
+	message := e.Message
+	first, last := strings.IndexByte(message, '"'), strings.LastIndexByte(message, '"')
+	if strings.HasPrefix(e.Code, "22") && first >= 0 {
+		message = message[:first] + `"..."` + message[last+1:] // a value may hold quotes itself
+	}
+	return e.Severity + " " + e.Code + ": " + message
 }
 
 func (e serverError) Unwrap() error { return e.PgError }
@@ -71,7 +77,7 @@ func kindOfState(code string) connector.Kind {
 		return connector.Conflict
 	case "42501", "28000", "28P01", "3D000", "25006", "0A000": // rights, authorization, no such database, read only, unsupported
 		return connector.Setup
-	case "54000": // program limit: a row or value too large
+	case "54000", "21000": // a row or value too large; two rows of a set that are one to the server
 		return connector.Constraint
 	}
 	switch code[:min(2, len(code))] {

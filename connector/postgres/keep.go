@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"strconv"
@@ -35,18 +36,15 @@ CREATE TABLE IF NOT EXISTS sluice.owner (
 `
 
 // setUp makes the schema sluice where it is missing and refuses a newer format.
-func setUp(ctx context.Context, pg *pgconn.PgConn) error {
+func setUp(ctx context.Context, pg *pgconn.PgConn, database, role string) error {
 	const op = "set up the schema sluice"
 	missing, err := readRows(ctx, pg, `SELECT 1 WHERE pg_catalog.to_regclass('sluice.mirror') IS NULL
 		OR pg_catalog.to_regclass('sluice.entry') IS NULL OR pg_catalog.to_regclass('sluice.owner') IS NULL`)
 	if err == nil && len(missing) > 0 {
 		_, err = pg.Exec(ctx, fmt.Sprintf("BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(%d); %s COMMIT", ddlLock, sinkTables)).ReadAll()
-		if isState(err, "42501") {
-			return setUpRights(ctx, pg, err)
-		}
 	}
 	if err != nil {
-		return wrapError(err, sinkSystem, op, schema.Name{})
+		return needsSchemaRight(err, op, schema.Name{}, database, role)
 	}
 	newer, err := readRows(ctx, pg, "SELECT max(format) FROM sluice.mirror HAVING max(format) > "+strconv.Itoa(sinkFormat))
 	if err == nil && len(newer) > 0 {
@@ -56,18 +54,13 @@ func setUp(ctx context.Context, pg *pgconn.PgConn) error {
 	return wrapError(err, sinkSystem, op, schema.Name{})
 }
 
-func setUpRights(ctx context.Context, pg *pgconn.PgConn, cause error) error {
-	hint := "grant the role the right to create schemas in the database"
-	if rollback(ctx, pg) == nil {
-		if rows, err := readRows(ctx, pg, "SELECT pg_catalog.current_database(), current_user"); err == nil && len(rows) == 1 {
-			hint = fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", quoteIdent(rows[0][0]), quoteIdent(rows[0][1]))
-		}
+// needsSchemaRight wraps the error of a statement that makes schemas and names the right that it needs.
+func needsSchemaRight(err error, op string, table schema.Name, database, role string) error {
+	err = wrapError(err, sinkSystem, op, table)
+	if e, ok := errors.AsType[*connector.Error](err); ok && isState(err, "42501") {
+		e.Hint = fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", quoteIdent(database), quoteIdent(role))
 	}
-	e := sinkFault(connector.Setup, "set up the schema sluice", schema.Name{}, hint, "%w", cause).(*connector.Error)
-	if pg, ok := cause.(*pgconn.PgError); ok {
-		e.Err = serverError{pg}
-	}
-	return e
+	return err
 }
 
 // ddlLock serialises what several tables may make at once: schemas, types, our own tables.

@@ -42,15 +42,17 @@ type writtenColumn struct {
 	binary bool
 }
 
-// layoutOf returns the layout of t, from the catalog when t is seen for the first time.
-func (s *Sink) layoutOf(ctx context.Context, t *connector.Target) (*sinkLayout, error) {
+// layoutOf returns the layout of t, from the catalog when t is seen for the first time. The catalog is read on the
+// transaction's own connection: waiting for another while holding one could wait for ever.
+func (x *tx) layoutOf(ctx context.Context, t *connector.Target) (*sinkLayout, error) {
+	s := x.sink
 	s.mu.Lock()
 	l := s.layouts[t.Name]
 	s.mu.Unlock()
 	if l != nil && l.target == t {
 		return l, nil
 	}
-	types, err := s.readTypes(ctx, t.SinkTypes) // anew: a type may have been made again
+	types, err := readTypes(ctx, x.query, t.SinkTypes) // anew: a type may have been made again
 	if err != nil {
 		return nil, wrapError(err, sinkSystem, "look up types", t.Name)
 	}
@@ -131,7 +133,7 @@ func (l *sinkLayout) columnList() string {
 // Load adds rows to the copy that is under way; see connector.Tx. The COPY stays open until something else is done, so
 // a refusal of the server may be returned by that.
 func (x *tx) Load(ctx context.Context, t *connector.Target, r *connector.Rows) error {
-	l, err := x.sink.layoutOf(ctx, t)
+	l, err := x.layoutOf(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -197,7 +199,7 @@ func (x *tx) openCopy(ctx context.Context, table schema.Name, sql string, inBina
 		format += " (FORMAT binary)"
 	}
 	full, skip := x.afterOpening(strings.Join(append(before, sql+format), "; "))
-	w := &copyIn{x: x, sql: sql, table: table, skip: skip, binary: inBinary, buf: append(x.row[:0], "d\x00\x00\x00\x00"...)}
+	w := &copyIn{x: x, sql: sql, table: table, skip: skip, binary: inBinary, buf: append(x.session.buffer[:0], "d\x00\x00\x00\x00"...)}
 	if inBinary {
 		w.buf = append(w.buf, copyHeader...)
 	}
@@ -324,7 +326,10 @@ func (x *tx) endCopy(ctx context.Context) error {
 	if err == nil {
 		err = w.readAnswers(ctx)
 	}
-	x.row = w.buf
+	x.session.buffer = nil
+	if cap(w.buf) <= 16*copyMessage { // what a large row needed is not kept
+		x.session.buffer = w.buf
+	}
 	if !x.broken {
 		x.copy = nil
 	}

@@ -209,7 +209,7 @@ func newScriptStream(data []byte, piece int, tables ...*schema.Table) *stream {
 	st.typeNames[columnType{23, -1}] = "integer"
 	st.selected.Store(&map[uint32]*selection{})
 	for _, t := range tables {
-		oid, _ := relationOID(t.ID)
+		oid, _ := tableOID(t.ID)
 		st.choose(oid, t)
 	}
 	return st
@@ -223,7 +223,7 @@ func idTable(oid string) *schema.Table {
 }
 
 func relationOf(t *schema.Table) []byte {
-	oid, _ := relationOID(t.ID)
+	oid, _ := tableOID(t.ID)
 	return encodeRelation(oid, t.Name, relationColumn{"id", columnType{23, -1}, true})
 }
 

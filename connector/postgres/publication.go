@@ -21,6 +21,8 @@ const (
 	fullPublication   = iota // insert, update, delete, truncate
 	insertPublication        // insert, truncate: for tables without a usable replica identity
 	publicationCount
+
+	noPublication = -1
 )
 
 var publishedActions = [publicationCount]string{"insert,update,delete,truncate", "insert,truncate"}
@@ -195,9 +197,19 @@ func (m *membership) right(t *schema.Table) int {
 	return insertPublication
 }
 
-func (m *membership) settledIn(which int) bool {
+// settled reports whether the table is where it belongs, and nowhere else.
+func (m *membership) settled(t *schema.Table) bool {
+	if m == nil || m.keyLost(t) {
+		return false
+	}
+	which := m.right(t)
 	other := fullPublication + insertPublication - which
 	return m.in[which] && !m.in[other] && !m.filtered[other]
+}
+
+// keyLost reports whether a version has a key that updates and deletes do not send.
+func (m *membership) keyLost(t *schema.Table) bool {
+	return len(t.Key) > 0 && m.right(t) == insertPublication
 }
 
 // membershipQuery reads the membership of relations: of those in $2, or without it of all in the publications named in
@@ -205,12 +217,17 @@ func (m *membership) settledIn(which int) bool {
 // come later an identity, so that there it is required. An identity index must be valid and checked at once
 // (RelationGetIndexList in relcache.c).
 const membershipQuery = `
-WITH member AS (
+WITH RECURSIVE member AS (
 	SELECT m.prrelid, p.pubname, to_jsonb(m)->>'prqual' IS NULL AND to_jsonb(m)->>'prattrs' IS NULL AS whole
 	FROM pg_catalog.pg_publication_rel m JOIN pg_catalog.pg_publication p ON p.oid = m.prpubid
-	WHERE p.pubname = ANY($1)
+	WHERE p.pubname = ANY($1) AND ($2::oid[] IS NULL OR m.prrelid = ANY($2))
 ), wanted AS (
 	SELECT DISTINCT prrelid AS oid FROM member WHERE $2::oid[] IS NULL UNION SELECT unnest($2::oid[])
+), tree AS (
+	SELECT oid AS root, oid FROM wanted
+	UNION ALL
+	SELECT t.root, i.inhrelid FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid AND c.relkind = 'p'
+	JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
 )
 SELECT root.oid,
        coalesce(bool_and(CASE leaf.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS (
@@ -225,11 +242,7 @@ SELECT root.oid,
        ARRAY(SELECT EXISTS (SELECT FROM member m WHERE m.prrelid = root.oid AND m.pubname = n.name AND NOT m.whole)
              FROM unnest($1::text[]) WITH ORDINALITY n(name, i) ORDER BY n.i)
 FROM wanted JOIN pg_catalog.pg_class root ON root.oid = wanted.oid
-LEFT JOIN LATERAL (
-	SELECT root.oid WHERE root.relkind <> 'p'
-	UNION ALL
-	SELECT t.relid FROM pg_catalog.pg_partition_tree(root.oid) t WHERE t.isleaf AND root.relkind = 'p') l(oid) ON true
-LEFT JOIN pg_catalog.pg_class leaf ON leaf.oid = l.oid
+LEFT JOIN (tree JOIN pg_catalog.pg_class leaf ON leaf.oid = tree.oid AND leaf.relkind <> 'p') ON tree.root = root.oid
 GROUP BY root.oid, root.relkind`
 
 type querier interface {
@@ -263,6 +276,10 @@ func (s *Source) readMembership(ctx context.Context, q querier, oid uint32) (map
 // publish puts a table into the publication that suits it, and out of the other one. It reports whether that changed
 // anything. A table whose key is not in its replica identity is taken out of both, which is a fault of the table.
 func (s *Source) publish(ctx context.Context, oid uint32, t *schema.Table) (changed bool, err error) {
+	now, err := s.readMembership(ctx, s.pool, oid)
+	if err != nil || now[oid].settled(t) {
+		return false, publishError(err, t)
+	}
 	lost := false
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		changed = false
@@ -278,8 +295,8 @@ func (s *Source) publish(ctx context.Context, oid uint32, t *schema.Table) (chan
 			return tableGone(t)
 		}
 		which := m[oid].right(t)
-		if lost = which == insertPublication && len(t.Key) > 0; lost {
-			which = -1
+		if lost = m[oid].keyLost(t); lost {
+			which = noPublication
 		}
 		changed, err = s.alterMembership(ctx, tx, m[oid], which, name)
 		return err
@@ -300,7 +317,7 @@ func (s *Source) alterMembership(ctx context.Context, tx pgx.Tx, m *membership, 
 			}
 		}
 	}
-	if which >= 0 && !m.in[which] {
+	if which != noPublication && !m.in[which] {
 		changed = true
 		_, err = tx.Exec(ctx, "ALTER PUBLICATION "+quoteIdent(s.publicationName(which))+" ADD TABLE ONLY "+name)
 	}
@@ -353,7 +370,7 @@ func (s *Source) unpublish(ctx context.Context, oid uint32, t *schema.Table) err
 			return nil
 		}
 		if err == nil {
-			_, err = s.alterMembership(ctx, tx, m[oid], -1, name)
+			_, err = s.alterMembership(ctx, tx, m[oid], noPublication, name)
 		}
 		return err
 	})

@@ -327,7 +327,7 @@ func (st *stream) flush() {
 func (st *stream) describe(m relationMessage) {
 	r := st.relations[m.oid]
 	if r == nil {
-		r = &relation{oid: m.oid}
+		r = &relation{}
 		st.relations[m.oid] = r
 		if st.current != nil {
 			r.choose((*st.current)[m.oid])

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// indexMemory is what the server may use to build the key of a copy.
-	indexMemory = "256MB"
+	// indexMemory is what the server may use at least to build the key of a copy, in bytes.
+	indexMemory = 256 << 20
 	// exchangeLock is how long an exchange waits for its lock, and so keeps new readers waiting behind it.
 	exchangeLock = time.Second
 	// exchangeTries and exchangePause bound how often and how fast it is tried before it is a Conflict.
@@ -84,7 +84,8 @@ func (s *Sink) indexCopy(ctx context.Context, t *connector.Target) (done bool, e
 	case indexed, len(keyNames(t)) == 0:
 		return false, nil
 	}
-	_, err = x.exec(ctx, "SET LOCAL maintenance_work_mem = '"+indexMemory+"'; "+indexStatement(t))
+	_, err = x.exec(ctx, fmt.Sprintf(`SELECT set_config('maintenance_work_mem',
+		greatest(pg_size_bytes(current_setting('maintenance_work_mem')), %d) / 1024 || 'kB', true); %s`, indexMemory, indexStatement(t)))
 	if isState(err, "23505") {
 		return false, sinkFault(connector.TableFault, "build the key", t.Name, "`resync` the table", "the copy holds a key twice")
 	}
@@ -205,12 +206,16 @@ func (x *tx) isBound(ctx context.Context, oid string) (bool, error) {
 	return len(rows) == 0 || rows[0][0] == "t", nil
 }
 
-// move makes the copy's table the destination and gives its index the name that the server would have given it.
+// move makes the copy's table the destination, with the grants that a table made there would have, and gives its index
+// the name that the server would have given it.
 func (x *tx) move(ctx context.Context, t *connector.Target) error {
 	from := copyName(t)
 	moved := schema.Name{Schema: t.Name.Schema, Table: from.Table}
 	if _, err := x.exec(ctx, fmt.Sprintf("ALTER TABLE %s SET SCHEMA %s; ALTER TABLE %s RENAME TO %s",
 		quoteName(from), quoteIdent(t.Name.Schema), quoteName(moved), quoteIdent(t.Name.Table))); err != nil {
+		return err
+	}
+	if err := x.grantDefaults(ctx, t.Name); err != nil {
 		return err
 	}
 	suffix := "_pkey"
@@ -225,6 +230,26 @@ func (x *tx) move(ctx context.Context, t *connector.Target) error {
 		return err
 	}
 	_, err = x.exec(ctx, fmt.Sprintf("ALTER INDEX %s RENAME TO %s", quoteName(schema.Name{Schema: t.Name.Schema, Table: rows[0][0]}), quoteIdent(index)))
+	return err
+}
+
+// grantDefaults grants what ALTER DEFAULT PRIVILEGES IN SCHEMA says, which the server does only for tables made there.
+func (x *tx) grantDefaults(ctx context.Context, name schema.Name) error {
+	rows, err := x.query(ctx, fmt.Sprintf(`
+		SELECT 'GRANT ' || a.privilege_type || ' ON ' || %s || ' TO ' || CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(r.rolname) END ||
+		       CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END
+		FROM pg_catalog.pg_default_acl d CROSS JOIN LATERAL aclexplode(d.defaclacl) a LEFT JOIN pg_catalog.pg_roles r ON r.oid = a.grantee
+		WHERE d.defaclobjtype = 'r' AND d.defaclnamespace = to_regnamespace(%s)
+		  AND d.defaclrole = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)`,
+		quoteLiteral(quoteName(name)), quoteLiteral(quoteIdent(name.Schema))))
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	grants := make([]string, len(rows))
+	for i, r := range rows {
+		grants[i] = r[0]
+	}
+	_, err = x.exec(ctx, strings.Join(grants, "; "))
 	return err
 }
 

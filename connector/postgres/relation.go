@@ -14,7 +14,6 @@ import (
 
 // relation is what a stream's reader knows of one table.
 type relation struct {
-	oid             uint32
 	relationMessage // the last one
 	chosen          *selection
 	table           *schema.Table // the version that its rows are written under; nil: none is known, they are withheld
@@ -85,7 +84,7 @@ func (st *stream) settle(ctx context.Context, r *relation) error {
 	if err != nil {
 		return err
 	}
-	gone := now == nil || now.Refused != ""
+	gone := now.Refused != ""
 	agrees := false
 	if !gone {
 		if agrees, err = st.agreesWithCatalog(ctx, r, now); err != nil {
@@ -105,11 +104,6 @@ func (st *stream) settle(ctx context.Context, r *relation) error {
 	case known != nil:
 		st.setVersion(r, known) // the reader is behind: a later message will tell
 	default:
-		if now == nil {
-			dropped := *before
-			dropped.Refused = "the table was dropped"
-			now = &dropped
-		}
 		if r.table != nil || r.announced == nil || r.announced.Version != now.Version || r.announced.Refused != now.Refused {
 			st.change(r, now, !gone)
 		}
@@ -306,12 +300,12 @@ func (st *stream) rewrote(ctx context.Context, oid uint32, before, now *schema.T
 		return false, nil
 	}
 	var original, computed bool
-	err := st.source.pool.QueryRow(ctx, `
+	err := st.source.pool.QueryRow(ctx, leafTree+`
 		SELECT coalesce((SELECT bool_and(c.relfilenode = c.oid) FROM pg_catalog.pg_class c
-		                 WHERE c.relkind = 'r' AND (c.oid = $1 OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_tree($1)))), true),
+		                 WHERE c.relkind = 'r' AND (c.oid = ANY($1::oid[]) OR c.oid IN (SELECT member FROM tree))), true),
 		       EXISTS (SELECT FROM pg_catalog.pg_attribute
-		               WHERE attrelid = $1 AND attnum = ANY($2) AND (atthasdef AND NOT atthasmissing OR attidentity <> ''))`,
-		oid, added).Scan(&original, &computed)
+		               WHERE attrelid = ANY($1::oid[]) AND attnum = ANY($2) AND (atthasdef AND NOT atthasmissing OR attidentity <> ''))`,
+		[]uint32{oid}, added).Scan(&original, &computed)
 	if err != nil {
 		return false, wrapError(err, sourceSystem, fmt.Sprintf("read the file of relation %d", oid), now.Name)
 	}

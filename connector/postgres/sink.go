@@ -76,7 +76,7 @@ func (s *Sink) Claim(ctx context.Context, mirror, id string) (*connector.Claim, 
 	}
 	defer conn.Release()
 	pg := conn.Conn().PgConn()
-	if err := setUp(ctx, pg); err != nil {
+	if err := setUp(ctx, pg, conn.Conn().Config().Database, conn.Conn().Config().User); err != nil {
 		return nil, err
 	}
 	if err := lockMirror(ctx, pg, mirror, s.claimWait); err != nil {

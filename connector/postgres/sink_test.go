@@ -127,7 +127,9 @@ func plan(t testing.TB, s *Sink, want connector.Target) *connector.Target {
 
 func begin(t testing.TB, s *Sink) *tx {
 	t.Helper()
-	x, err := s.begin(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	x, err := s.begin(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,6 +176,7 @@ func write(t testing.TB, s *Sink, target *connector.Target, distinct bool, rows 
 	t.Helper()
 	x := begin(t, s)
 	if err := x.Write(t.Context(), target, testRows(t, target.Table, distinct, rows...)); err != nil {
+		must(t, x.Rollback())
 		return err
 	}
 	return x.Commit(t.Context(), nil)
@@ -245,6 +248,13 @@ func TestSecondClaimFencesTheFirst(t *testing.T) {
 	wantKind(t, first.Ready(t.Context(), target, nil), connector.Fenced)
 	must(t, write(t, second, target, true, inserts("2|x|y")...))
 	wantRows(t, url, "SELECT id FROM t", "2")
+}
+
+func TestDroppedSchemaIsASetupFault(t *testing.T) {
+	url := testServer.Database(t)
+	s := openTestSink(t, url)
+	testdb.Exec(t, url, "DROP SCHEMA sluice CASCADE")
+	wantKind(t, begin(t, s).Commit(t.Context(), map[string]string{"a": "1"}), connector.Setup)
 }
 
 func TestClaimWaitsForTransactionsUnderWay(t *testing.T) {
@@ -344,6 +354,25 @@ func TestCancelledCallsLeaveUsableSink(t *testing.T) {
 		must(t, x.Rollback())
 	}
 	must(t, write(t, s, target, true, inserts("1|x|y")...))
+}
+
+// TestFirstWritesOnAllConnectionsDoNotWaitForEachOther would hang if a transaction needed a second connection.
+func TestFirstWritesOnAllConnectionsDoNotWaitForEachOther(t *testing.T) {
+	url := testServer.Database(t)
+	s := openTestSink(t, url)
+	var open []*tx
+	for range s.config.Connections {
+		open = append(open, begin(t, s))
+	}
+	testdb.Exec(t, url, "CREATE TABLE t (id int PRIMARY KEY, a text, b text)")
+	table := plain("t")
+	for i, x := range open {
+		target := &connector.Target{Table: table, Name: table.Name, Columns: []int{0, 1, 2}, SinkNames: []string{"id", "a", "b"}, SinkTypes: []string{"integer", "text", "text"}}
+		must(t, x.Write(t.Context(), target, testRows(t, table, true, inserts(fmt.Sprint(i))...)))
+	}
+	for _, x := range open {
+		must(t, x.Commit(t.Context(), nil))
+	}
 }
 
 // typeCases are literals by native type; both COPY formats must store what the server reads from them.

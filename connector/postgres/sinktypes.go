@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strconv"
+	"strings"
 
 	"github.com/sluicehq/sluice/schema"
 )
@@ -33,16 +35,14 @@ func (s *Sink) resolveTypes(ctx context.Context, texts []string) (map[string]sin
 	if len(unknown) == 0 {
 		return found, nil
 	}
-	read, err := s.readTypes(ctx, unknown)
+	read, err := readTypes(ctx, s.query, unknown)
 	if isState(err, "42601") && len(unknown) > 1 { // another system's type that is no type expression here
 		for _, text := range unknown {
 			one, err := s.resolveTypes(ctx, []string{text})
 			if err != nil {
 				return nil, err
 			}
-			for k, v := range one {
-				found[k] = v
-			}
+			maps.Copy(found, one)
 		}
 		return found, nil
 	}
@@ -57,34 +57,59 @@ func (s *Sink) resolveTypes(ctx context.Context, texts []string) (map[string]sin
 	return found, nil
 }
 
-func (s *Sink) readTypes(ctx context.Context, texts []string) (map[string]sinkType, error) {
-	rows, err := s.pool.Query(ctx, `
-		SELECT w.name, t.oid, t.typtype::text, coalesce(p.proname::text, ''), t.typdelim::text,
-		       coalesce(e.oid, 0), coalesce(e.typtype::text, ''), coalesce(ep.proname::text, ''), coalesce(e.typdelim::text, ',')
-		FROM pg_catalog.unnest($1::pg_catalog.text[]) w(name)
-		JOIN pg_catalog.pg_type t ON t.oid = pg_catalog.to_regtype(w.name)
-		LEFT JOIN pg_catalog.pg_proc p ON p.oid = t.typreceive
-		LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
-		LEFT JOIN pg_catalog.pg_proc ep ON ep.oid = e.typreceive`, texts)
+// queryRows runs one statement and returns its rows' text, NULL as "".
+type queryRows func(ctx context.Context, sql string) ([][]string, error)
+
+// query runs one statement on a connection of its own.
+func (s *Sink) query(ctx context.Context, sql string) ([][]string, error) {
+	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
+	defer conn.Release()
+	return readRows(ctx, conn.Conn().PgConn(), sql)
+}
+
+func readTypes(ctx context.Context, query queryRows, texts []string) (map[string]sinkType, error) {
+	literals := make([]string, len(texts))
+	for i, text := range texts {
+		literals[i] = quoteLiteral(text)
+	}
+	rows, err := query(ctx, `
+		SELECT w.name, t.oid, t.typtype, p.proname, t.typdelim, e.oid, e.typtype, ep.proname, e.typdelim
+		FROM unnest(ARRAY[`+strings.Join(literals, ", ")+`]::text[]) w(name)
+		JOIN pg_catalog.pg_type t ON t.oid = pg_catalog.to_regtype(w.name)
+		LEFT JOIN pg_catalog.pg_proc p ON p.oid = t.typreceive
+		LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+		LEFT JOIN pg_catalog.pg_proc ep ON ep.oid = e.typreceive`)
+	if err != nil {
+		return nil, err
+	}
 	found := map[string]sinkType{}
-	for rows.Next() {
-		var name, class, delimiter, elemClass, elemDelimiter string
-		var t, e sinkType
-		if err := rows.Scan(&name, &t.oid, &class, &t.receive, &delimiter, &e.oid, &elemClass, &e.receive, &elemDelimiter); err != nil {
+	for _, r := range rows {
+		t, err := parseSinkType(r[1:5])
+		if err != nil {
 			return nil, err
 		}
-		t.class, t.delimiter = class[0], delimiter[0]
-		if e.oid != 0 {
-			e.class, e.delimiter = elemClass[0], elemDelimiter[0]
+		if r[5] != "" {
+			e, err := parseSinkType(r[5:9])
+			if err != nil {
+				return nil, err
+			}
 			t.elem = &e
 		}
-		found[name] = t
+		found[r[0]] = t
 	}
-	return found, rows.Err()
+	return found, nil
+}
+
+// parseSinkType reads oid, typtype, the receive function and typdelim.
+func parseSinkType(r []string) (sinkType, error) {
+	oid, err := strconv.ParseUint(r[0], 10, 32)
+	if err != nil || r[1] == "" || r[3] == "" {
+		return sinkType{}, fmt.Errorf("type with OID %q: its row in pg_type is not complete", r[0])
+	}
+	return sinkType{oid: uint32(oid), class: r[1][0], receive: r[2], delimiter: r[3][0]}, nil
 }
 
 // accepts reports whether the server's type s holds every value of the logical type t. Text is the server's own output

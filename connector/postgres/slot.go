@@ -119,6 +119,9 @@ func (s *Source) createSlot(ctx context.Context) (LSN, error) {
 
 func (s *Source) slotCreationError(ctx context.Context, err error, began time.Time) error {
 	const op = "create the replication slot"
+	if ctx.Err() == context.Canceled {
+		return ctx.Err()
+	}
 	if ctx.Err() != nil {
 		return &connector.Error{
 			Kind: connector.Conflict, System: sourceSystem, Op: op,
@@ -174,6 +177,9 @@ func (s *Source) awaitFreeSlot(ctx context.Context, r *slot) (*slot, error) {
 	began := time.Now()
 	for r != nil && r.pid != 0 {
 		waited := time.Since(began)
+		if ctx.Err() == context.Canceled {
+			return r, ctx.Err()
+		}
 		if ctx.Err() != nil || waited > slotBusyWait {
 			return r, s.slotInUse(r)
 		}
@@ -189,7 +195,7 @@ func (s *Source) awaitFreeSlot(ctx context.Context, r *slot) (*slot, error) {
 		}
 		again, err := s.readSlot(ctx)
 		if err != nil {
-			if ctx.Err() != nil {
+			if ctx.Err() == context.DeadlineExceeded {
 				return r, s.slotInUse(r)
 			}
 			return r, err

@@ -138,8 +138,14 @@ func (s *Source) begin() string {
 }
 
 func (n *snapshot) open(ctx context.Context) error {
+	select {
+	case n.source.views <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	var err error
 	if n.holder, err = n.source.pool.Acquire(ctx); err != nil {
+		<-n.source.views
 		return err
 	}
 	if _, err := n.holder.Conn().PgConn().Exec(ctx, n.source.begin()).ReadAll(); err != nil {
@@ -178,6 +184,7 @@ func (n *snapshot) release() {
 	if n.holder != nil {
 		giveBack(n.holder)
 		n.holder = nil
+		<-n.source.views
 	}
 }
 

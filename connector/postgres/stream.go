@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +28,7 @@ const (
 	heartbeatTimeout = 5 * time.Second
 )
 
-// tableLookup reads one table as the catalog has it now; nil or Refused if it is gone.
+// tableLookup reads one table as the catalog has it now, Refused if it is gone.
 type tableLookup func(ctx context.Context, oid uint32) (*schema.Table, error)
 
 // stream implements connector.Stream. What stands below "reader" belongs to the goroutine in Next.
@@ -113,12 +112,7 @@ func (s *Source) openStream(ctx context.Context, conn *pgconn.PgConn, from conne
 	if err != nil {
 		return nil, err
 	}
-	st := &stream{source: s, prefix: position{system: id.system, timeline: id.timeline}.prefix(), fresh: from == nil}
-	if r, ok := any(s).(interface {
-		table(ctx context.Context, oid uint32) (*schema.Table, error)
-	}); ok {
-		st.lookup = r.table
-	}
+	st := &stream{source: s, prefix: position{system: id.system, timeline: id.timeline}.prefix(), lookup: s.table, fresh: from == nil}
 	confirmed := LSN(0)
 	if from == nil {
 		confirmed, err = s.makeSlot(ctx)
@@ -270,9 +264,9 @@ func appendHex(b []byte, v uint32) []byte {
 
 // Add publishes and selects a table. What the table's transactions wrote before its publication may not come.
 func (st *stream) Add(ctx context.Context, t *schema.Table) (connector.Positions, error) {
-	oid, err := relationOID(t.ID)
+	oid, err := tableOID(t.ID)
 	if err != nil {
-		return nil, err
+		return nil, wrapError(err, sourceSystem, "select a table", t.Name)
 	}
 	st.adding.Lock()
 	defer st.adding.Unlock()
@@ -300,7 +294,7 @@ func (st *stream) Add(ctx context.Context, t *schema.Table) (connector.Positions
 func (st *stream) publishOnce(ctx context.Context, oid uint32, t *schema.Table) (changed bool, err error) {
 	m := st.known[oid]
 	delete(st.known, oid)
-	if m != nil && m.settledIn(m.right(t)) && (m.identity.usable || len(t.Key) == 0) {
+	if m.settled(t) {
 		return false, nil
 	}
 	return st.source.publish(ctx, oid, t)
@@ -321,9 +315,9 @@ func (st *stream) choose(oid uint32, t *schema.Table) (chosen *selection, again 
 
 // Drop ends the selection and the publication of a table.
 func (st *stream) Drop(ctx context.Context, id schema.ID) error {
-	oid, err := relationOID(id)
+	oid, err := tableOID(id)
 	if err != nil {
-		return err
+		return wrapError(err, sourceSystem, "drop a table from the stream", schema.Name{})
 	}
 	st.adding.Lock()
 	defer st.adding.Unlock()
@@ -336,14 +330,6 @@ func (st *stream) Drop(ctx context.Context, id schema.ID) error {
 	st.selected.Store(&next)
 	delete(st.known, oid)
 	return st.source.unpublish(ctx, oid, t)
-}
-
-func relationOID(id schema.ID) (uint32, error) {
-	oid, err := strconv.ParseUint(string(id), 10, 32)
-	if err != nil {
-		return 0, &connector.Error{System: sourceSystem, Op: "select a table", Err: fmt.Errorf("table id: %w", err)}
-	}
-	return uint32(oid), nil
 }
 
 // Ack lets the server forget the log up to a position, but never what was not yet handed out.

@@ -31,6 +31,7 @@ const divisionByZero = "22012"
 type session struct {
 	prepared map[statement]string // their names on the server
 	stages   []string             // names of stage tables, the one used last at the end
+	buffer   []byte               // for CopyData messages
 }
 
 // statement is what a prepared statement depends on. The types are those of the parameters: a table that is made anew with
@@ -70,7 +71,6 @@ type tx struct {
 	copy    *copyIn  // open, and everything else must wait for its end
 	stages  []string // of the session, as they will be if this commits
 	staged  []string // stage tables that hold rows of this transaction
-	row     []byte   // reused
 	broken  bool     // which statements are prepared is not known, or a COPY was left in the middle
 	ended   bool
 }
@@ -122,6 +122,10 @@ func (x *tx) opening() []string {
 
 // fenced makes of a failed check what it means.
 func fenced(err error) error {
+	if isState(err, "42P01", "3F000") {
+		return sinkFault(connector.Setup, "write", schema.Name{}, "start the mirror again; it copies its tables anew",
+			"the schema sluice of this mirror was dropped")
+	}
 	if !isState(err, divisionByZero) {
 		return err
 	}
@@ -339,7 +343,7 @@ func (x *tx) Rollback() error {
 	switch {
 	case x.pg.IsClosed():
 		return nil
-	case x.copy != nil, x.broken, len(x.session.prepared) > maxPrepared:
+	case x.copy != nil, x.broken, x.pg.IsBusy(), len(x.session.prepared) > maxPrepared:
 		// Such a connection costs more to mend than to replace.
 		_ = x.pg.Close(ctx)
 	case x.pg.TxStatus() != 'I':

@@ -18,7 +18,7 @@ import (
 
 const (
 	// smallSet is the number of rows up to which statements for each row, sent together, cost less than a stage table.
-	smallSet = 200
+	smallSet = 300
 	// pipelineRows bounds the rows whose statements are sent before their answers are read.
 	pipelineRows = 500
 	// truncateBytes is the size of a table from which on TRUNCATE is worth its exclusive lock.
@@ -42,7 +42,7 @@ func (x *tx) Write(ctx context.Context, t *connector.Target, r *connector.Rows) 
 	if r.Len() == 0 {
 		return nil
 	}
-	l, err := x.sink.layoutOf(ctx, t)
+	l, err := x.layoutOf(ctx, t)
 	if err != nil {
 		return err
 	}

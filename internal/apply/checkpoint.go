@@ -26,8 +26,8 @@ type Checkpoint struct {
 	Position    connector.Position `json:"position"`
 	Part        string             `json:"part,omitempty"`
 	Count       int64              `json:"count,omitempty"`
-	Tag         uint64             `json:"tag,omitempty"`  // of the transaction at Position, with its time: to notice another history
-	Time        time.Time          `json:"time,omitzero"`  //
+	Tag         uint64             `json:"tag,omitempty"`   // of the transaction at Position, with its time: to notice another history
+	Time        time.Time          `json:"time,omitzero"`   //
 	Token       string             `json:"token,omitempty"` // of the copy's snapshot, while changes that it holds may still come
 	Until       connector.Position `json:"until,omitempty"` // no change beyond it is in the snapshot
 }

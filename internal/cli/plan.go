@@ -109,7 +109,9 @@ func printDifferences(w io.Writer, p *mirror.Plan) {
 }
 
 // sameType compares two names of types; one side may quote what need not be.
-func sameType(a, b string) bool { return strings.ReplaceAll(a, `"`, "") == strings.ReplaceAll(b, `"`, "") }
+func sameType(a, b string) bool {
+	return strings.ReplaceAll(a, `"`, "") == strings.ReplaceAll(b, `"`, "")
+}
 
 // planJSON is the form of `plan --json`. Its keys are promised to stay.
 type planJSON struct {

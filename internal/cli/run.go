@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +47,7 @@ func printSummary(w io.Writer, s *mirror.Summary) {
 			continue
 		}
 		fmt.Fprintf(w, "\n%s is %s: %s\n", table.Table, table.Phase, table.Reason)
-		if table.Remedy != "" {
+		if !strings.Contains(table.Reason, table.Remedy) {
 			fmt.Fprintf(w, "  %s\n", table.Remedy)
 		}
 	}

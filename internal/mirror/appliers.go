@@ -118,6 +118,11 @@ func (s *session) schemaChanged(ctx context.Context, t *table, change *connector
 	if change.Table.Version <= copied.Version && !change.Rewrote {
 		return nil // the copy was taken under this version, or a later one
 	}
+	if token := t.apply.Checkpoint().Token; token != "" && change.Commit.Position != "" {
+		if in, err := s.source.Contains(token, change.Commit); err != nil || in {
+			return err // it lies before the copy's snapshot
+		}
+	}
 	if fingerprintOf(change.Table) == fingerprintOf(copied) && !change.Rewrote {
 		return s.followVersion(t, change.Table)
 	}

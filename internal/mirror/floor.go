@@ -68,6 +68,7 @@ func (s *session) keepFloor(ctx context.Context) error {
 			err := s.saveFloor(bounded)
 			cancel()
 			if err != nil {
+				s.floorErr = err
 				return err
 			}
 		case <-ctx.Done():

@@ -36,7 +36,7 @@ type Settings struct {
 
 // Options is what a run needs.
 type Options struct {
-	Mirror string                                                        // the mirror's name
+	Mirror string                                                         // the mirror's name
 	Source func(ctx context.Context, id string) (connector.Source, error) // id is the mirror's
 	Sink   func(ctx context.Context, id string) (connector.Sink, error)   // id is "" as long as the state knows none
 	Store  Store
@@ -132,7 +132,7 @@ func passes(err error) bool {
 }
 
 var (
-	errFinished = errors.New("every table has caught up")            // Options.Once is done
+	errFinished = errors.New("every table has caught up")               // Options.Once is done
 	errRetry    = errors.New("a paused table is due to be tried again") // the log is read again from where it stands
 )
 

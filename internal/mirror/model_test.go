@@ -41,7 +41,7 @@ func TestNothingIsLostOrDoubledUnderRandomFaults(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newModel(t, seed)
 				for range 1 + m.rng.IntN(4) {
-					m.runAndCrash(1 + m.rng.IntN(200))
+					m.runAndCrash(1 + m.rng.IntN([]int{150, 600}[m.rng.IntN(2)]))
 				}
 				m.finish()
 			})
@@ -99,6 +99,7 @@ func newModel(t *testing.T, seed uint64) *model {
 		rng: rand.New(rand.NewPCG(seed, 1)),
 	}
 	m.db.PieceRows, m.db.RunCommits, m.db.BatchRows = 1+m.rng.IntN(4), 1+m.rng.IntN(4), 1+m.rng.IntN(3)
+	m.db.FromAck = m.rng.IntN(2) == 0
 	m.db.OnWait = func(_ schema.Name, holders []*connectortest.Txn) { m.endOneOf(holders) }
 	columns := []schema.Column{connectortest.Int64("id"), connectortest.Text("v"), connectortest.Text("big")}
 	for i, spec := range []connectortest.TableSpec{
@@ -127,7 +128,7 @@ func (m *model) runAndCrash(step int) {
 	m.faults.CrashAt(step)
 	m.faults.OnStep = func(int) { m.step() }
 	m.mu.Lock()
-	m.budget, m.spent = 60+m.rng.IntN(60), make(chan struct{})
+	m.budget, m.spent = 60+m.rng.IntN(240), make(chan struct{})
 	spent := m.spent
 	m.mu.Unlock()
 	if !m.calm {
@@ -294,8 +295,10 @@ func (m *model) act() {
 			return
 		}
 		tx.Show()
-	case tx.Logged():
+	case tx.Logged() && n < 8:
 		tx.Show()
+	case tx.Logged():
+		return
 	case n == 16:
 		tx.Rollback()
 	default:
@@ -304,14 +307,20 @@ func (m *model) act() {
 	m.open = slices.Delete(m.open, i, i+1)
 }
 
-// write makes one change in a transaction. A change that a lock or the rows stand against is left out.
+// write changes one table in a transaction. A change that a lock or the rows stand against is left out.
 func (m *model) write(tx *connectortest.Txn) {
 	if tx.Logged() {
 		return
 	}
-	m.writes++
 	names := slices.Concat(m.keyed, m.append)
 	name := names[m.rng.IntN(len(names))]
+	for range []int{1, 1, 1, 2, 12}[m.rng.IntN(5)] { // some transactions are split over several batches
+		m.change(tx, name)
+	}
+}
+
+func (m *model) change(tx *connectortest.Txn, name schema.Name) {
+	m.writes++
 	key := func() string { return fmt.Sprint(m.rng.IntN(12)) }
 	value := fmt.Sprintf("v%d", m.writes)
 	big := []string{fmt.Sprintf("b%d", m.writes), connectortest.Unsent, connectortest.Unsent, connectortest.Null}[m.rng.IntN(4)]

@@ -85,12 +85,6 @@ func (l *logReader) headAtStart(ctx context.Context) (connector.Positions, error
 	return l.head, nil
 }
 
-// add opens the lane of a table that goes on from its checkpoint.
-func (l *logReader) add(ctx context.Context, t *table) error {
-	_, err := l.join(ctx, t)
-	return err
-}
-
 // hold keeps the log for a table that does not go on now, from where reading began.
 func (l *logReader) hold(t *table) {
 	t.lane.Hold(l.start)
@@ -282,4 +276,3 @@ func (s *session) welcome(ctx context.Context, newcomers []*schema.Table) error 
 	}
 	return nil
 }
-

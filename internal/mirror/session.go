@@ -33,6 +33,8 @@ type session struct {
 	ready  *queue              // tables with changes to apply, the longest waiting first
 	joins  *queue              // tables to copy
 
+	floorErr error // keepFloor's, set before it ends
+
 	mu     sync.Mutex
 	logs   map[string]*logReader
 	tables map[schema.ID]*table
@@ -201,11 +203,26 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		return err
 	}
 	t.setPhase(CatchingUp, "", "")
-	err = t.log.add(ctx, t)
+	return s.goOn(ctx, t)
+}
+
+// goOn opens the lane of a table that goes on from its checkpoint. A table that had been taken out of the stream has lost
+// changes: it is copied again.
+func (s *session) goOn(ctx context.Context, t *table) error {
+	from, err := t.log.join(ctx, t)
 	if kind := connector.KindOf(err); kind == connector.TableFault || kind == connector.Setup {
 		return s.pause(ctx, t, err)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	at := t.apply.Checkpoint()
+	for _, known := range []connector.Positions{t.log.start, {at.Part: at.Position}} {
+		if whole, err := s.reached(known, from); err != nil || whole {
+			return err
+		}
+	}
+	return s.copyAgain(ctx, t, "it had been taken out of the stream, so changes of it are missing from the log")
 }
 
 func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {
@@ -273,8 +290,11 @@ func (s *session) run(ctx context.Context) error {
 	if workErr != nil {
 		return errors.Join(workErr, ended(err))
 	}
+	if s.floorErr != nil {
+		return s.floorErr // its commit may have lost its answer: the next session looks before it writes
+	}
 	if fault := ended(err); fault != nil && !errors.Is(err, errFinished) && !errors.Is(err, errRetry) {
-		return fault // the floor's own commit may have lost its answer: the next session looks before it writes
+		return fault
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
 	defer cancel()

@@ -1,0 +1,27 @@
+package postgres
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/schema"
+)
+
+func TestErrorsShowNoValueOfARow(t *testing.T) {
+	for _, pg := range []*pgconn.PgError{
+		{Code: "22P02", Message: `invalid input syntax for type integer: "sec"ret"`},
+		{Code: "22003", Message: `value "secret" is out of range for type integer`},
+		{Code: "23505", Message: `duplicate key value violates unique constraint "t_pkey"`, Detail: "Key (id)=(secret) already exists."},
+	} {
+		err := wrapError(pg, sinkSystem, "write rows", schema.Name{Schema: "public", Table: "t"})
+		if strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "ret\"") {
+			t.Errorf("%s: %s", pg.Code, err)
+		}
+		if kind := connector.KindOf(err); kind != connector.Constraint {
+			t.Errorf("%s is of kind %s", pg.Code, kind)
+		}
+	}
+}
