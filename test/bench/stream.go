@@ -19,7 +19,7 @@ const changesSQL = `
 			WHEN 0, 2, 4 THEN
 				INSERT INTO bench VALUES (10000000 + i, i % 50000, i / 100.0, timestamptz '2024-01-01 00:00+00' + i * interval '1 second', 'new', md5(i::text), false);
 			WHEN 1, 3 THEN
-				UPDATE bench SET status = 'sent', amount = i / 100.0 WHERE id = 1 + (i * 7919) % 400000;
+				UPDATE bench SET status = 'sent', amount = i / 100.0 WHERE id = 1 + (i::bigint * 7919) % 400000;
 			ELSE
 				DELETE FROM bench WHERE id = 400001 + i / 6;
 			END CASE;

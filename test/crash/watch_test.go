@@ -17,7 +17,7 @@ import (
 // reading cannot do without.
 const exclusiveWaitLimit = 5 * time.Second
 
-// watch looks for statements of the writer that wait for a session which is not the writer's.
+// watch looks for statements of the writer that wait for a client's session which is not the writer's.
 type watch struct {
 	halt  context.CancelFunc
 	done  sync.WaitGroup
@@ -57,7 +57,7 @@ func (w *watch) look(conn *pgx.Conn) error {
 			extract(epoch FROM clock_timestamp() - w.query_start)::float8
 		FROM pg_stat_activity w, unnest(pg_blocking_pids(w.pid)) AS blocker, pg_stat_activity b
 		WHERE w.application_name = $1 AND w.datname = current_database() AND w.wait_event_type = 'Lock'
-			AND b.pid = blocker AND b.application_name <> $1`
+			AND b.pid = blocker AND b.application_name <> $1 AND b.backend_type IN ('client backend', 'walsender')`
 	rows, err := conn.Query(context.Background(), query, writerApplication)
 	if err != nil {
 		return err
