@@ -366,14 +366,20 @@ func QueryText(t testing.TB, url, sql string) string {
 // Eventually calls f until it returns nil, and fails the test with its last error after 30 seconds.
 func Eventually(t testing.TB, f func() error) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	EventuallyWithin(t, 30*time.Second, f)
+}
+
+// EventuallyWithin is Eventually with another limit, for what a busy machine makes slow.
+func EventuallyWithin(t testing.TB, limit time.Duration, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
 	for {
 		err := f()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 30 s: %v", err)
+			t.Fatalf("not within %s: %v", limit, err)
 		}
 		time.Sleep(5 * time.Millisecond) // between two looks at a condition, not instead of one
 	}

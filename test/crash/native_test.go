@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/sluicehq/sluice/internal/testdb"
 )
@@ -53,7 +54,7 @@ func TestWriterAndComparisonHoldForNativeReplication(t *testing.T) {
 		}
 		return nil
 	}
-	testdb.Eventually(t, compare)
+	testdb.EventuallyWithin(t, 3*time.Minute, compare)
 	testdb.Exec(t, m.sink, "UPDATE keyed SET v = -1 WHERE id = (SELECT max(id) FROM keyed)")
 	if compare() == nil {
 		t.Error("a falsified row was not found")
