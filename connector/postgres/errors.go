@@ -34,6 +34,9 @@ func wrapError(err error, system, op string, table schema.Name) error {
 	e := &connector.Error{System: system, Op: op, Table: table, Err: err}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		e.Kind, e.Hint = kindOfState(pg.Code), pg.Hint
+		if pg.Code == "23505" && pg.SchemaName == "pg_catalog" {
+			e.Kind = connector.Conflict // two statements made objects of one name at the same moment
+		}
 		e.Column = pg.ColumnName
 		e.Err = serverError{pg}
 		return e

@@ -25,3 +25,10 @@ func TestErrorsShowNoValueOfARow(t *testing.T) {
 		}
 	}
 }
+
+func TestNamesTakenAtTheSameMomentAreAConflict(t *testing.T) {
+	pg := &pgconn.PgError{Code: "23505", SchemaName: "pg_catalog", TableName: "pg_type", ConstraintName: "pg_type_typname_nsp_index"}
+	if kind := connector.KindOf(wrapError(pg, sinkSystem, "exchange the table", schema.Name{})); kind != connector.Conflict {
+		t.Errorf("kind %s", kind)
+	}
+}
