@@ -169,7 +169,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	if err != nil {
 		return err
 	}
-	t.copy = max(saved.Copy, t.planned.target.Copy)
+	t.copy = saved.Copy
 	if e.entry != nil {
 		t.copy = max(t.copy, e.entry.Copy)
 	}

@@ -56,6 +56,13 @@ func (t *table) name() schema.Name {
 	return t.planned.table.Name
 }
 
+// owns reports whether a destination is this table's to write.
+func (t *table) owns(destination schema.Name) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.phase != Dropped && t.planned.target != nil && t.planned.target.Name == destination
+}
+
 // setPhase changes the phase; reason and remedy are "" but for Paused and Refused.
 func (t *table) setPhase(p Phase, reason, remedy string) {
 	t.mu.Lock()
