@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -66,6 +67,9 @@ func (s *session) keepFloor(ctx context.Context) error {
 			// A stop must not cut off a commit whose outcome the last one needs to know.
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
 			err := s.saveFloor(bounded)
+			if bounded.Err() != nil && errors.Is(err, bounded.Err()) {
+				err = &connector.Error{Kind: connector.Unavailable, System: "sink", Op: "save the floor", Err: err}
+			}
 			cancel()
 			if err != nil {
 				s.floorErr = err
