@@ -95,18 +95,24 @@ func (l *logReader) hold(t *table) {
 
 // join opens a table's lane and returns the position from which on its changes are delivered.
 func (l *logReader) join(ctx context.Context, t *table) (connector.Positions, error) {
+	t.lane.Open()
 	l.mu.Lock()
 	l.tables[t.id] = t
 	l.mu.Unlock()
 	return l.stream.Add(ctx, t.planned.table)
 }
 
-// drop closes a table's lane.
-func (l *logReader) drop(ctx context.Context, t *table) error {
+// forget closes the lane of a table that needs nothing of the log: it is gone, or its copy begins anew in any case.
+func (l *logReader) forget(t *table) {
 	l.mu.Lock()
 	delete(l.tables, t.id)
 	l.mu.Unlock()
 	t.lane.Discard()
+}
+
+// drop takes a table out of the stream.
+func (l *logReader) drop(ctx context.Context, t *table) error {
+	l.forget(t)
 	return l.stream.Drop(ctx, t.id)
 }
 
