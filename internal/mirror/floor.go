@@ -89,7 +89,7 @@ func (s *session) saveFloor(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if maps.Equal(floor, l.saved) {
+		if !l.unsaved && maps.Equal(floor, l.saved) {
 			continue
 		}
 		if err := s.writeFloor(ctx, l, floor); err != nil {
@@ -118,17 +118,26 @@ func (s *session) writeFloor(ctx context.Context, l *logReader, floor connector.
 	if text, err = json.Marshal(all); err != nil {
 		return err
 	}
-	if err := s.Store.SaveFloor(ctx, string(text), checkpoints); err != nil {
+	if err := s.saveCheckpoints(ctx, string(text), checkpoints, changed); err != nil {
 		s.Log.Error("state not saved, so nothing is acknowledged to the source", "error", err)
 		return nil
 	}
-	for t, text := range changed {
+	l.saved, l.unsaved = floor, false
+	return l.stream.Ack(ctx, floor)
+}
+
+func (s *session) saveCheckpoints(ctx context.Context, floors string, byID map[schema.ID]string, byTable map[*table]string) error {
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	if err := s.Store.SaveFloor(ctx, floors, byID); err != nil {
+		return err
+	}
+	for t, text := range byTable {
 		t.mu.Lock()
 		t.saved = text
 		t.mu.Unlock()
 	}
-	l.saved = floor
-	return l.stream.Ack(ctx, floor)
+	return nil
 }
 
 // checkpoints returns the tables' entries that the state does not have yet.

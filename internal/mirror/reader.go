@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,8 @@ type logReader struct {
 	// sinkBehind: the floor in the sink is before the one in the state.
 	sinkBehind bool
 	last       atomic.Pointer[connector.Progress] // the newest
-	saved      connector.Positions                // the floor in the sink; keepFloor's own
+	saved      connector.Positions                // the floor that was acknowledged last, at first the start; keepFloor's own
+	unsaved    bool                               // the sink or the state holds another floor; keepFloor's own
 	head       connector.Positions                // the log's end, when first asked for in this session
 
 	mu     sync.Mutex
@@ -45,11 +47,11 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 		if err != nil {
 			return nil, err
 		}
-		l.sinkBehind = !covered
-		if inSink == nil {
+		if l.sinkBehind = !covered; l.sinkBehind { // the log may be gone from there
 			l.start = inState
 		}
 	}
+	l.unsaved = !maps.Equal(inSink, l.start) || !maps.Equal(stateFloors[name], l.start)
 	l.fresh = l.start == nil || s.fresh
 	if l.fresh {
 		l.start = nil

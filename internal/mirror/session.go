@@ -35,6 +35,8 @@ type session struct {
 
 	floorErr error // keepFloor's, set before it ends
 
+	saving sync.Mutex // held while records or checkpoints go to the state, so that no older ones follow newer ones
+
 	mu     sync.Mutex
 	logs   map[string]*logReader
 	tables map[schema.ID]*table
@@ -177,6 +179,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	case refuse:
 		t.setPhase(Paused, why, "undo the change; or run once without the table and then with it again, and it is copied anew")
 		t.log.hold(t)
+		t.saved = saved.Checkpoint
 		return nil
 	case recopy:
 		if e.entry != nil && e.entry.Ready {
@@ -251,6 +254,7 @@ func (s *session) noteDropped(ctx context.Context, records []state.Table) {
 			continue
 		}
 		r.Phase, r.Reason, r.Since = string(Dropped), "it is not at the source any more, or not selected", time.Now()
+		r.Checkpoint = "" // if the sink is restored, its entry there proves nothing
 		if err := s.Store.SaveTables(ctx, r); err != nil {
 			s.Log.Warn("state not saved", "error", err)
 		}
@@ -458,6 +462,8 @@ func (s *session) saveRecords(ctx context.Context, tables ...*table) {
 	if len(tables) == 0 {
 		tables = s.allTables()
 	}
+	s.saving.Lock()
+	defer s.saving.Unlock()
 	var records []state.Table
 	for _, t := range tables {
 		records = append(records, t.record())
