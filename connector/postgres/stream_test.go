@@ -663,7 +663,10 @@ func TestEndedConnectionIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestSlotCreationNamesWhomItWaitsFor(t *testing.T) {
+func TestSlotCreationOutlastsLockTimeoutAndNamesWhomItWaitsFor(t *testing.T) {
+	before := sessionSettings["lock_timeout"]
+	t.Cleanup(func() { sessionSettings["lock_timeout"] = before })
+	sessionSettings["lock_timeout"] = "100ms"
 	f := newStreamFixture(t, "CREATE TABLE a (id int PRIMARY KEY)")
 	tx, err := f.source.pool.Begin(t.Context())
 	if err != nil {
