@@ -90,11 +90,12 @@ func (d *rowDecoder) Decode(f *connector.Frames) (*connector.Rows, error) {
 }
 
 func countRows(commits []connector.Commit) int {
+	const most = 1 << 16 // a first guess; damaged frames may claim any number
 	n := 0
 	for _, c := range commits {
-		n += max(c.Rows, 0)
+		n += min(max(c.Rows, 0), most-n)
 	}
-	return min(n, 1<<16) // a first guess; damaged frames may claim any number
+	return n
 }
 
 // errShort says that a message ends too early.

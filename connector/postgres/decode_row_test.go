@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -143,6 +144,14 @@ func tuple(kind byte, values ...string) []byte {
 		}
 	}
 	return appendTuple([]byte{kind}, row)
+}
+
+func TestDamagedCommitsDoNotPanic(t *testing.T) {
+	table := listTable()
+	f := &connector.Frames{Table: table, Commits: []connector.Commit{{Rows: math.MaxInt}, {Rows: -1}, {Rows: math.MaxInt}}}
+	if _, err := newRowDecoder(table, memory.DefaultAllocator).Decode(f); connector.KindOf(err) != connector.TableFault {
+		t.Errorf("kind %s: %v", connector.KindOf(err), err)
+	}
 }
 
 func TestDamagedFramesNameTheColumnAndThePosition(t *testing.T) {
