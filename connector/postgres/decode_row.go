@@ -163,7 +163,12 @@ func (d *rowDecoder) decodeUpdate(m []byte) error {
 	keyChanged := len(d.rows.table.Key) == 0
 	for i := range d.new {
 		if d.new[i].kind == cellUnsent {
-			d.new[i] = d.old[i] // unchanged: the old tuple has it in full, as far as it was sent
+			// Unchanged, and the old tuple has it in full as far as it was sent. NULL is never stored out of line: there the
+			// old tuple is one of a new partition that has another identity than the table, and sends NULL for what it lacks.
+			if d.old[i].kind != cellText {
+				d.old[i] = cell{kind: cellUnsent}
+			}
+			d.new[i] = d.old[i]
 		}
 		if d.isKey[i] && !equalCells(d.old[i], d.new[i]) {
 			keyChanged = true
