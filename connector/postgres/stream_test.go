@@ -398,12 +398,14 @@ func TestEachReplicaIdentityFindsItsPublication(t *testing.T) {
 		CREATE TABLE mixed (id int, v int) PARTITION BY RANGE (id);
 		CREATE TABLE mixed_1 PARTITION OF mixed FOR VALUES FROM (0) TO (10); ALTER TABLE mixed_1 REPLICA IDENTITY FULL;
 		CREATE TABLE mixed_2 PARTITION OF mixed FOR VALUES FROM (10) TO (20);
+		CREATE TABLE late (id int PRIMARY KEY DEFERRABLE, v int) PARTITION BY RANGE (id); ALTER TABLE late REPLICA IDENTITY FULL;
+		CREATE TABLE late_1 PARTITION OF late FOR VALUES FROM (0) TO (10); ALTER TABLE late_1 REPLICA IDENTITY FULL;
 		CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (v int) INHERITS (parent)`)
 	st := f.stream(nil)
 	full, insert := f.source.publicationName(fullPublication), f.source.publicationName(insertPublication)
 	for name, want := range map[string]string{
 		"pk": full, "full_keyless": full, "by_index": full, "parts": full, "parent": full,
-		"index_gone": insert, "nothing": insert, "mixed": insert, "deferred": insert,
+		"index_gone": insert, "nothing": insert, "mixed": insert, "deferred": insert, "late": insert,
 	} {
 		f.add(st, name)
 		if got := f.published(name); got != want {
@@ -415,6 +417,7 @@ func TestEachReplicaIdentityFindsItsPublication(t *testing.T) {
 	}
 	f.exec("INSERT INTO parts VALUES (1, 1), (11, 1); UPDATE parts SET v = 2; UPDATE parts SET id = 12 WHERE id = 1")
 	f.exec("INSERT INTO mixed VALUES (1, 1), (11, 1); UPDATE mixed SET v = 2; DELETE FROM mixed")
+	f.exec("CREATE TABLE late_2 PARTITION OF late FOR VALUES FROM (10) TO (20); INSERT INTO late VALUES (11, 1); UPDATE late SET v = 2")
 	f.exec("INSERT INTO full_keyless VALUES (1); UPDATE full_keyless SET v = 2; DELETE FROM full_keyless")
 	f.exec("INSERT INTO by_index VALUES (1, 1); UPDATE by_index SET id = 2; DELETE FROM by_index")
 	events := f.upTo(st, f.head())
