@@ -976,3 +976,26 @@ func TestPositionsAreOrderedAlongTheHistory(t *testing.T) {
 		expectKind(t, err, connector.Gap)
 	}
 }
+
+func TestKeyThatDiscoveryFindsIsPublished(t *testing.T) {
+	f := newStreamFixture(t, `
+		CREATE TABLE full_unique (a int NOT NULL UNIQUE) PARTITION BY RANGE (a); ALTER TABLE full_unique REPLICA IDENTITY FULL;
+		CREATE TABLE full_unique_1 PARTITION OF full_unique DEFAULT; ALTER TABLE full_unique_1 REPLICA IDENTITY FULL;
+		CREATE TABLE full_pk (a int PRIMARY KEY) PARTITION BY RANGE (a); ALTER TABLE full_pk REPLICA IDENTITY FULL;
+		CREATE TABLE full_pk_1 PARTITION OF full_pk DEFAULT; ALTER TABLE full_pk_1 REPLICA IDENTITY FULL;
+		CREATE TABLE by_index (a int NOT NULL) PARTITION BY RANGE (a); CREATE UNIQUE INDEX by_index_a ON by_index (a);
+		ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_a;
+		CREATE TABLE mixed (a int PRIMARY KEY) PARTITION BY RANGE (a);
+		CREATE TABLE mixed_1 PARTITION OF mixed DEFAULT; ALTER TABLE mixed_1 REPLICA IDENTITY NOTHING;
+		CREATE TABLE plain_full (a int NOT NULL UNIQUE); ALTER TABLE plain_full REPLICA IDENTITY FULL`)
+	st := f.stream(nil)
+	for _, name := range []string{"full_unique", "full_pk", "by_index", "mixed", "plain_full"} {
+		table := f.table(name)
+		if _, err := st.Add(t.Context(), table); err != nil {
+			t.Errorf("%s, key %v: %v", name, table.KeyNames(), err)
+		}
+		if full := f.published(name) == f.source.publicationName(fullPublication); full != (len(table.Key) > 0) {
+			t.Errorf("%s, key %v, is published by %q", name, table.KeyNames(), f.published(name))
+		}
+	}
+}
