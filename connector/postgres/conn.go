@@ -2,13 +2,14 @@ package postgres
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -38,7 +39,7 @@ var sessionSettings = map[string]string{
 func newPool(ctx context.Context, c *Config, system, application string) (*pgxpool.Pool, error) {
 	pc, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
-		return nil, wrapError(fmt.Errorf("connection string: %w", err), system, "connect", schema.Name{})
+		return nil, badURL(system)
 	}
 	setSession(&pc.ConnConfig.Config, application)
 	pc.MaxConns = int32(c.Connections)
@@ -50,12 +51,16 @@ func newPool(ctx context.Context, c *Config, system, application string) (*pgxpo
 func connectReplication(ctx context.Context, c *Config, application string) (*pgconn.PgConn, error) {
 	pc, err := pgconn.ParseConfig(c.URL)
 	if err != nil {
-		return nil, wrapError(fmt.Errorf("connection string: %w", err), sourceSystem, "connect", schema.Name{})
+		return nil, badURL(sourceSystem)
 	}
 	setSession(pc, application)
 	pc.RuntimeParams["replication"] = "database"
 	conn, err := pgconn.ConnectConfig(ctx, pc)
 	return conn, wrapError(err, sourceSystem, "connect for replication", schema.Name{})
+}
+
+func badURL(system string) error {
+	return &connector.Error{Kind: connector.Setup, System: system, Op: "connect", Err: errors.New("url " + unreadableURL), Hint: readableURL}
 }
 
 func setSession(pc *pgconn.Config, application string) {

@@ -98,8 +98,14 @@ func (s *Source) createSlot(ctx context.Context) (LSN, error) {
 	done := make(chan result, 1)
 	go func() { // it is received from below, whatever happens
 		var r result
-		r.err = s.pool.QueryRow(ctx, "SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot($1, 'pgoutput')",
-			s.slotName()).Scan(&r.lsn)
+		r.err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			// The server waits for transactions as for locks, but nobody waits behind us.
+			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = 0"); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, "SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot($1, 'pgoutput')",
+				s.slotName()).Scan(&r.lsn)
+		})
 		done <- r
 	}()
 	report := time.NewTicker(creationReport)

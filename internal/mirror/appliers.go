@@ -203,6 +203,9 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 		if err != nil || len(ps) == 0 {
 			return false, err
 		}
+		if owner := s.ownerOf(ps[0]); owner != nil {
+			ps[0].refuseFor(owner.name())
+		}
 		if ps[0].target == nil {
 			return false, &connector.Error{
 				Kind: connector.Setup, System: "mirror", Op: "copy a table", Table: f.Name, Err: errors.New(ps[0].refused),

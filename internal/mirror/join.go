@@ -82,7 +82,7 @@ func (s *session) join(ctx context.Context, t *table) error {
 			return err
 		case !there:
 			gone := *t.planned.table
-			gone.Refused = "it was dropped at the source"
+			gone.Refused = "it was dropped at the source, or renamed to a name that is not selected"
 			return s.tableGone(ctx, t, &gone)
 		}
 	}
@@ -147,8 +147,8 @@ func (s *session) snapshot(ctx context.Context, t *table) (connector.Snapshot, e
 // beginCopy makes the table that the copy is loaded into, and the entry that names the snapshot, before a row is read.
 func (s *session) beginCopy(ctx context.Context, t *table, from connector.Positions, token string, until connector.Positions) (apply.Checkpoint, error) {
 	t.mu.Lock()
-	t.copy++
 	target := *t.planned.target
+	t.copy = max(t.copy, target.Copy) + 1
 	target.Copy = t.copy
 	t.planned.target = &target
 	t.mu.Unlock()

@@ -35,6 +35,8 @@ type session struct {
 
 	floorErr error // keepFloor's, set before it ends
 
+	saving sync.Mutex // held while records or checkpoints go to the state, so that no older ones follow newer ones
+
 	mu     sync.Mutex
 	logs   map[string]*logReader
 	tables map[schema.ID]*table
@@ -169,7 +171,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	if err != nil {
 		return err
 	}
-	t.copy = max(saved.Copy, t.planned.target.Copy)
+	t.copy = saved.Copy
 	if e.entry != nil {
 		t.copy = max(t.copy, e.entry.Copy)
 	}
@@ -177,6 +179,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	case refuse:
 		t.setPhase(Paused, why, "undo the change; or run once without the table and then with it again, and it is copied anew")
 		t.log.hold(t)
+		t.saved = saved.Checkpoint
 		return nil
 	case recopy:
 		if e.entry != nil && e.entry.Ready {
@@ -251,6 +254,7 @@ func (s *session) noteDropped(ctx context.Context, records []state.Table) {
 			continue
 		}
 		r.Phase, r.Reason, r.Since = string(Dropped), "it is not at the source any more, or not selected", time.Now()
+		r.Checkpoint = "" // if the sink is restored, its entry there proves nothing
 		if err := s.Store.SaveTables(ctx, r); err != nil {
 			s.Log.Warn("state not saved", "error", err)
 		}
@@ -352,7 +356,8 @@ func (s *session) allTables() []*table {
 // watchEvery is how often phases are looked at.
 const watchEvery = 50 * time.Millisecond
 
-// watch moves tables to Streaming and ends the session when all are done (Options.Once) or a paused one is due.
+// watch moves tables to Streaming, takes up paused ones that are due, and ends the session when all are done
+// (Options.Once) or the log must be read again for a paused one.
 func (s *session) watch(ctx context.Context) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -362,20 +367,30 @@ func (s *session) watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		unfinished := 0
+		var unfinished, copying, rereading int
 		for _, t := range s.allTables() {
 			if err := s.promote(ctx, t); err != nil {
 				return err
 			}
-			if t.inPhase(Pending, Copying, CatchingUp) {
+			switch {
+			case t.inPhase(Pending, Copying):
+				copying++
 				unfinished++
-			}
-			if s.due(t) && !s.Once {
-				return errRetry
+			case t.inPhase(CatchingUp):
+				unfinished++
+			case s.Once || !t.due():
+			case t.takeUp():
+				s.joins.push(t)
+				copying++
+			default:
+				rereading++
 			}
 		}
-		if s.Once && unfinished == 0 {
+		switch {
+		case s.Once && unfinished == 0:
 			return errFinished
+		case rereading > 0 && copying == 0: // copies would begin anew
+			return errRetry
 		}
 	}
 }
@@ -386,11 +401,10 @@ func (s *session) promote(ctx context.Context, t *table) error {
 		return nil
 	}
 	last := t.log.last.Load().UpTo // before the look into the lane: what is appended later is beyond it
-	passed, err := s.reached(last, t.goal)
-	if err != nil || !passed || !t.lane.Empty() {
+	passed, err := s.reached(t.lane.Safe(last), t.goal)
+	if err != nil || !passed || !t.promote() {
 		return err
 	}
-	t.setPhase(Streaming, "", "")
 	s.Log.Info("table is streaming", "table", t.name().String())
 	s.event(ctx, t.name(), "streaming", "")
 	s.saveRecords(ctx, t)
@@ -412,26 +426,15 @@ func (s *session) reached(at, goal connector.Positions) (bool, error) {
 	return true, nil
 }
 
-func (s *session) due(t *table) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.phase == Paused && !t.retryAt.IsZero() && time.Now().After(t.retryAt)
-}
-
-// pause stops a table. Its changes stay in the log, which is read again from where the table stands when it goes on.
+// pause stops a table. If its rows are in place its changes stay in the log, which is read again from where the table
+// stands when it goes on; else it needs nothing of the log.
 func (s *session) pause(ctx context.Context, t *table, cause error) error {
-	var hint string
-	if e, ok := errors.AsType[*connector.Error](cause); ok {
-		hint = e.Hint
+	if t.inPlace() {
+		t.lane.Hold(t.log.last.Load().UpTo)
+	} else {
+		t.log.forget(t)
 	}
-	t.lane.Hold(t.log.last.Load().UpTo)
-	t.setPhase(Paused, cause.Error(), hint)
-	t.mu.Lock()
-	t.lastErr = cause.Error()
-	if s.Limits.RetryPaused > 0 {
-		t.retryAt = time.Now().Add(s.Limits.RetryPaused)
-	}
-	t.mu.Unlock()
+	t.pause(cause, s.Limits.RetryPaused)
 	s.Log.Error("table is paused", "table", t.name().String(), "error", cause)
 	s.event(ctx, t.name(), "paused", cause.Error())
 	s.saveRecords(ctx, t)
@@ -459,6 +462,8 @@ func (s *session) saveRecords(ctx context.Context, tables ...*table) {
 	if len(tables) == 0 {
 		tables = s.allTables()
 	}
+	s.saving.Lock()
+	defer s.saving.Unlock()
 	var records []state.Table
 	for _, t := range tables {
 		records = append(records, t.record())
