@@ -4,6 +4,7 @@ package lane
 
 import (
 	"sync"
+	"time"
 
 	"github.com/sluicehq/sluice/connector"
 )
@@ -29,6 +30,7 @@ type Lane struct {
 	bytes  int64
 	closed bool                // takes nothing in
 	held   connector.Positions // the safe position of a lane closed by Hold
+	missed time.Time           // when the oldest change was committed that Hold has removed or kept out; zero: none
 }
 
 // New returns an empty lane whose frames count against budget.
@@ -42,6 +44,9 @@ func (l *Lane) Append(it Item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
+		if l.held != nil && l.missed.IsZero() {
+			l.missed = it.time()
+		}
 		return
 	}
 	l.items = append(l.items, it)
@@ -110,7 +115,7 @@ func (l *Lane) Back() {
 func (l *Lane) Open() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.closed, l.held = false, nil
+	l.closed, l.held, l.missed = false, nil, time.Time{}
 }
 
 // Hold empties the lane and keeps it so: its table is paused. Its safe position stays where it is until the log is read
@@ -121,7 +126,7 @@ func (l *Lane) Hold(last connector.Positions) {
 	if l.closed {
 		return
 	}
-	l.held, l.closed = l.safe(last), true
+	l.held, l.closed, l.missed = l.safe(last), true, l.oldest()
 	l.empty()
 }
 
@@ -150,6 +155,38 @@ func (l *Lane) Bytes() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.bytes
+}
+
+// Oldest returns when the oldest change of the table was committed that is not durable in the sink, as far as the reader
+// has come; zero: there is none.
+func (l *Lane) Oldest() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.oldest()
+}
+
+func (l *Lane) oldest() time.Time {
+	if l.held != nil {
+		return l.missed
+	}
+	for i := range l.items {
+		if at := l.items[i].time(); !at.IsZero() {
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+// time returns when the first change of an item was committed, zero if that is not known.
+func (it *Item) time() time.Time {
+	switch {
+	case it.Change != nil:
+		return it.Change.Commit.Time
+	case len(it.Frames.Commits) > 0:
+		return it.Frames.Commits[0].Time
+	default:
+		return time.Time{}
+	}
 }
 
 // Safe returns the position up to which all changes of the table are durable in the sink; last is the reader's newest

@@ -127,8 +127,8 @@ func (s *session) writeFloor(ctx context.Context, l *logReader, floor connector.
 }
 
 func (s *session) saveCheckpoints(ctx context.Context, floors string, byID map[schema.ID]string, byTable map[*table]string) error {
-	s.saving.Lock()
-	defer s.saving.Unlock()
+	s.saving <- struct{}{}
+	defer func() { <-s.saving }()
 	if err := s.Store.SaveFloor(ctx, floors, byID); err != nil {
 		return err
 	}

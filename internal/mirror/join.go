@@ -135,11 +135,11 @@ func (s *session) snapshot(ctx context.Context, t *table) (connector.Snapshot, e
 		cancel()
 		waits := connector.KindOf(err) == connector.Conflict || errors.Is(err, context.DeadlineExceeded)
 		if err == nil || ctx.Err() != nil || !waits {
+			t.waitsFor("")
 			return snap, err
 		}
-		t.mu.Lock()
-		t.waiting = err.Error()
-		t.mu.Unlock()
+		t.waitsFor(err.Error())
+		s.saveRecords(ctx, t)
 		s.Log.Info("copy waits for writers", "table", t.name().String(), "reason", err)
 	}
 }
@@ -232,6 +232,7 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	}
 	t.mu.Lock()
 	t.total.rowsCopied += n
+	t.total.copied += n
 	t.mu.Unlock()
 	return nil
 }

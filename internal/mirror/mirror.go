@@ -25,6 +25,7 @@ type Store interface {
 	SaveTables(ctx context.Context, tables ...state.Table) error
 	Floor(ctx context.Context) (string, error)
 	SaveFloor(ctx context.Context, floor string, checkpoints map[schema.ID]string) error
+	SaveProgress(ctx context.Context, run state.Run, tables map[schema.ID]state.Progress) error
 	AddEvent(ctx context.Context, e state.Event) error
 }
 
@@ -81,7 +82,7 @@ func DefaultLimits() Limits {
 // Run mirrors until ctx ends, which drains and is no error, or with Options.Once until everything has been copied and
 // caught up. An error is one that no waiting mends: Kind Setup, Gap, Fenced or Internal, or Unavailable at the very start.
 func Run(ctx context.Context, o Options) (*Summary, error) {
-	m := &runner{Options: o, totals: map[schema.ID]*totals{}}
+	m := &runner{Options: o, began: time.Now(), totals: map[schema.ID]*totals{}}
 	backoff := m.Limits.BackoffMin
 	for reached := false; ; {
 		began := time.Now()
@@ -90,6 +91,9 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 			reached = true
 			err = s.run(ctx)
 			m.last = s.summary()
+			if errors.Is(err, errFinished) {
+				m.last.Kept = s.kept(ctx)
+			}
 			if closeErr := s.close(); closeErr != nil {
 				m.Log.Debug("closed with an error", "error", closeErr)
 			}
@@ -139,13 +143,20 @@ var (
 // runner is one call of Run: what outlives its sessions.
 type runner struct {
 	Options
+	began  time.Time
 	totals map[schema.ID]*totals
 	last   *Summary
 	fresh  bool // the log starts anew: every table needs a copy
 }
 
 // totals counts what a run did for one table.
-type totals struct{ rowsCopied, changes int64 }
+type totals struct {
+	rowsCopied, changes int64
+
+	copied  int64 // rows of the newest copy, of an earlier run too
+	before  int64 // changes that earlier runs applied
+	resumed bool  // copied and before are those of earlier runs
+}
 
 func (m *runner) outcome() *Summary {
 	if m.last == nil {

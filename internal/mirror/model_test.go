@@ -520,4 +520,8 @@ func (s *modelProcess) SaveFloor(_ context.Context, floor string, checkpoints ma
 	})
 }
 
+func (s *modelProcess) SaveProgress(context.Context, state.Run, map[schema.ID]state.Progress) error {
+	return nil
+}
+
 func (s *modelProcess) AddEvent(context.Context, state.Event) error { return s.do(func() {}) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/lane"
+	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -23,6 +24,7 @@ type logReader struct {
 	// sinkBehind: the floor in the sink is before the one in the state.
 	sinkBehind bool
 	last       atomic.Pointer[connector.Progress] // the newest
+	received   atomic.Int64                       // when that came, by this machine's clock; 0: nothing has come yet
 	saved      connector.Positions                // the floor that was acknowledged last, at first the start; keepFloor's own
 	unsaved    bool                               // the sink or the state holds another floor; keepFloor's own
 	head       connector.Positions                // the log's end, when first asked for in this session
@@ -194,6 +196,7 @@ func (l *logReader) progress(p *connector.Progress) error {
 		merged[part] = at
 	}
 	l.last.Store(&connector.Progress{UpTo: merged, Time: p.Time})
+	l.received.Store(time.Now().UnixNano())
 	return nil
 }
 
@@ -287,6 +290,7 @@ func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, presen
 
 func (s *session) takeIn(ctx context.Context, p planned) error {
 	t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now(), phase: Pending}
+	t.total.resume(state.Progress{})
 	if p.refused != "" {
 		t.phase, t.reason = Refused, p.refused
 	} else if t.log = s.logs[p.table.Log]; t.log == nil {

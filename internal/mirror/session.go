@@ -35,7 +35,11 @@ type session struct {
 
 	floorErr error // keepFloor's, set before it ends
 
-	saving sync.Mutex // held while records or checkpoints go to the state, so that no older ones follow newer ones
+	clockAhead time.Duration // the source's clock, less this machine's; saveProgress's own
+
+	// saving holds a value while records or checkpoints go to the state, so that no older ones follow newer ones. It is no
+	// mutex because the store may take its time, and synctest's clock stands while a mutex is waited for.
+	saving chan struct{}
 
 	mu     sync.Mutex
 	logs   map[string]*logReader
@@ -46,7 +50,7 @@ type session struct {
 func (m *runner) open(ctx context.Context) (*session, error) {
 	s := &session{
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
-		ready: newQueue(), joins: newQueue(), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		saving: make(chan struct{}, 1), ready: newQueue(), joins: newQueue(), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
 	}
 	if err := s.begin(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -113,6 +117,7 @@ func (s *session) place(ctx context.Context, ps []planned, entries map[string]st
 	for _, p := range ps {
 		t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now()}
 		s.tables[t.id] = t
+		t.total.resume(saved[t.id].Progress)
 		if p.refused != "" {
 			t.phase, t.reason = Refused, p.refused
 			continue
@@ -285,6 +290,7 @@ func (s *session) run(ctx context.Context) error {
 	read.Go(func() error { return s.discover(reading) })
 	read.Go(func() error { return s.watch(reading) })
 	read.Go(func() error { return s.keepFloor(reading) })
+	read.Go(func() error { return s.keepProgress(reading) })
 	err := read.Wait()
 
 	s.ready.finish() // appliers end when the queue is empty
@@ -303,6 +309,7 @@ func (s *session) run(ctx context.Context) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
 	defer cancel()
 	s.saveRecords(last)
+	s.saveProgress(last)
 	if floorErr := s.saveFloor(last); floorErr != nil {
 		return floorErr
 	}
@@ -462,14 +469,20 @@ func (s *session) saveRecords(ctx context.Context, tables ...*table) {
 	if len(tables) == 0 {
 		tables = s.allTables()
 	}
-	s.saving.Lock()
-	defer s.saving.Unlock()
+	s.saving <- struct{}{}
+	defer func() { <-s.saving }()
 	var records []state.Table
 	for _, t := range tables {
 		records = append(records, t.record())
 	}
-	if err := s.Store.SaveTables(ctx, records...); err != nil && ctx.Err() == nil {
-		s.Log.Warn("state not saved", "error", err)
+	if err := s.Store.SaveTables(ctx, records...); err != nil {
+		if ctx.Err() == nil {
+			s.Log.Warn("state not saved", "error", err)
+		}
+		return
+	}
+	for i, t := range tables {
+		t.told(records[i].Progress)
 	}
 }
 

@@ -47,8 +47,10 @@ type table struct {
 	queued   bool                // in the appliers' queue, or with an applier
 	failures int                 // faults in a row
 	lastErr  string
-	entry    string // the checkpoint in the sink, "" before the copy is ready
-	saved    string // the checkpoint that the state holds
+	entry    string         // the checkpoint in the sink, "" before the copy is ready
+	saved    string         // the checkpoint that the state holds
+	behind   lag            // as last measured
+	kept     state.Progress // the progress that the state holds
 }
 
 func (t *table) name() schema.Name {
@@ -70,6 +72,16 @@ func (t *table) setPhase(p Phase, reason, remedy string) {
 	defer t.mu.Unlock()
 	t.phase, t.reason, t.remedy, t.since = p, reason, remedy, time.Now()
 	t.retryAt, t.waiting = time.Time{}, ""
+	if p == Copying {
+		t.total.copied = 0
+	}
+}
+
+// waitsFor notes whom a table's snapshot waits for, "" when it does not any more.
+func (t *table) waitsFor(whom string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waiting = whom
 }
 
 // promote moves a table from CatchingUp to Streaming, unless it left CatchingUp in the meantime.
@@ -142,11 +154,13 @@ func (t *table) record() state.Table {
 	r := state.Table{
 		ID: t.id, Name: t.planned.table.Name, Destination: t.planned.destination(), Phase: string(t.phase),
 		Reason: t.reason, Remedy: t.remedy, Since: t.since, RetryAt: t.retryAt, Copy: t.copy, Checkpoint: t.saved,
-		RowsCopied: t.total.rowsCopied, RowsEstimated: t.planned.table.Rows, ChangesApplied: t.total.changes,
-		Failures: t.failures, LastError: t.lastErr,
+		RowsEstimated: t.planned.table.Rows, Progress: t.progress(),
 	}
-	if t.phase == Paused {
+	switch {
+	case t.phase == Paused:
 		r.PausedBy = "fault"
+	case t.phase == Copying && t.waiting != "":
+		r.Reason = t.waiting
 	}
 	return r
 }
