@@ -36,8 +36,8 @@ type (
 		Measure(ctx context.Context, log string, from []Positions) (bytes []int64, clock time.Time, err error)
 	}
 	// Remover is a Source or a Sink that drops what it has made for the mirror of its Env, and nothing else: a Source slot
-	// and publication, a Sink its accounts of the mirror and unfinished copies, never a destination. It may be repeated.
-	// What is not this mirror's is Kind Setup and stays.
+	// and publication, a Sink, once claimed, its accounts of the mirror and unfinished copies, never a destination. It may
+	// be repeated. What is not this mirror's is Kind Setup and stays.
 	Remover interface {
 		Remove(ctx context.Context) error
 	}
