@@ -182,3 +182,69 @@ func TestSinkThatHangsWhileTheFloorIsSavedIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestFencedMirrorDoesNotComeBackForAPausedTable(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.table("public", "a"), w.table("public", "b")
+	w.once()
+	var retried, fenced atomic.Bool
+	w.hookSink(func(ctx context.Context, target *connector.Target) error {
+		if target.Table.Name == a {
+			return &connector.Error{Kind: connector.Setup, System: "sink", Op: "write rows", Table: a, Err: errors.New("refused")}
+		}
+		if fenced.Swap(true) {
+			return nil
+		}
+		w.awaitPhase(a, Paused)
+		time.Sleep(200 * time.Millisecond) // the session ends to try a again, and waits for this batch
+		retried.Store(true)
+		_, err := connectortest.NewMemorySink(w.sink, nil).Claim(ctx, "shop", "")
+		return err
+	})
+	hook := w.change
+	w.change = func(o *Options) {
+		hook(o)
+		o.Limits.RetryPaused = 20 * time.Millisecond
+		o.Limits.FloorEvery = time.Hour
+	}
+	w.insert(a, 1)
+	w.insert(b, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := Run(ctx, w.options(false)); connector.KindOf(err) != connector.Fenced || !retried.Load() {
+		t.Errorf("the run ended with %v, want it fenced", err)
+	}
+}
+
+func TestGapIsLeftBehindThoughTheStateKnowsAnotherServer(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.once()
+	if err := w.store.SaveFloor(t.Context(), `{"memory":{"":"another server/5"}}`, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(t.Context(), w.options(true)); connector.KindOf(err) != connector.Gap {
+		t.Fatalf("run: %v, want a gap", err)
+	}
+	w.insert(a, 2)
+	w.change = func(o *Options) { o.ResyncOnGap = true }
+	s := w.once()
+	if err := w.equal(a); err != nil || s.Tables[0].RowsCopied != 2 {
+		t.Errorf("%v; %+v", err, s.Tables[0])
+	}
+}
+
+func TestGapThatComesBackAtOnceEndsTheRun(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.once()
+	w.change = func(o *Options) { o.ResyncOnGap = true }
+	w.faults.Refuse(connectortest.CallStream, 0, connector.Gap)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := Run(ctx, w.options(true)); connector.KindOf(err) != connector.Gap {
+		t.Errorf("run: %v, want a gap", err)
+	}
+}

@@ -127,8 +127,10 @@ func (s *session) writeFloor(ctx context.Context, l *logReader, floor connector.
 }
 
 func (s *session) saveCheckpoints(ctx context.Context, floors string, byID map[schema.ID]string, byTable map[*table]string) error {
-	s.saving.Lock()
-	defer s.saving.Unlock()
+	if err := s.saving.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.saving.Release(1)
 	if err := s.Store.SaveFloor(ctx, floors, byID); err != nil {
 		return err
 	}

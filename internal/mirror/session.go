@@ -35,7 +35,7 @@ type session struct {
 
 	floorErr error // keepFloor's, set before it ends
 
-	saving sync.Mutex // held while records or checkpoints go to the state, so that no older ones follow newer ones
+	saving *semaphore.Weighted // held while records or checkpoints go to the state, so that no older ones follow newer ones
 
 	mu     sync.Mutex
 	logs   map[string]*logReader
@@ -46,7 +46,7 @@ type session struct {
 func (m *runner) open(ctx context.Context) (*session, error) {
 	s := &session{
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
-		ready: newQueue(), joins: newQueue(), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		ready: newQueue(), joins: newQueue(), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
 	}
 	if err := s.begin(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -291,13 +291,22 @@ func (s *session) run(ctx context.Context) error {
 	drained := time.AfterFunc(s.Limits.DrainFor, func() { stopWorking(errDrainTime) })
 	defer drained.Stop()
 	workErr := work.Wait()
-	if workErr != nil {
+	for _, e := range []error{err, workErr, s.floorErr} {
+		if connector.KindOf(e) == connector.Fenced { // whatever else happened: there must be no next session
+			return e
+		}
+	}
+	asked := errors.Is(err, errFinished) || errors.Is(err, errRetry)
+	switch {
+	case ended(workErr) != nil && asked:
+		return workErr
+	case workErr != nil:
 		return errors.Join(workErr, ended(err))
 	}
 	if s.floorErr != nil {
 		return s.floorErr // its commit may have lost its answer: the next session looks before it writes
 	}
-	if fault := ended(err); fault != nil && !errors.Is(err, errFinished) && !errors.Is(err, errRetry) {
+	if fault := ended(err); fault != nil && !asked {
 		return fault
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
@@ -462,8 +471,10 @@ func (s *session) saveRecords(ctx context.Context, tables ...*table) {
 	if len(tables) == 0 {
 		tables = s.allTables()
 	}
-	s.saving.Lock()
-	defer s.saving.Unlock()
+	if s.saving.Acquire(ctx, 1) != nil {
+		return
+	}
+	defer s.saving.Release(1)
 	var records []state.Table
 	for _, t := range tables {
 		records = append(records, t.record())
