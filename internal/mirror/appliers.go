@@ -47,6 +47,11 @@ func (s *session) applyOne(ctx context.Context, t *table) error {
 	default:
 		err = s.applyBatch(ctx, t, batch)
 	}
+	return s.giveBack(t, err)
+}
+
+// giveBack ends what one goroutine has to do with a table, and queues it if it has more changes. It returns err.
+func (s *session) giveBack(t *table, err error) error {
 	if err != nil {
 		return err
 	}
@@ -64,13 +69,13 @@ func (s *session) applyBatch(ctx context.Context, t *table, batch []lane.Item) e
 	}
 	n, err := t.apply.Apply(ctx, frames)
 	if err == nil {
-		t.lane.Done()
 		at := t.apply.Checkpoint()
 		t.mu.Lock()
-		t.entry = at.String()
+		t.entry, t.meeting = at.String(), t.apply.Meeting()
 		t.total.changes += n
 		t.failures = 0
 		t.mu.Unlock()
+		t.lane.Done() // last: the lane's safe position says that the above is so
 		return nil
 	}
 	t.lane.Back()
@@ -133,13 +138,12 @@ func (s *session) schemaChanged(ctx context.Context, t *table, change *connector
 func (s *session) followVersion(t *table, to *schema.Table) error {
 	target := *t.planned.target
 	target.Table = to
-	next, err := apply.NewTable(&target, t.apply.Checkpoint(), nil, s.source, s.sink, s.Alloc)
-	if err != nil {
+	if err := t.apply.Follow(&target); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.planned.table, t.planned.target, t.apply = to, &target, next
+	t.planned.table, t.planned.target = to, &target
 	return nil
 }
 
@@ -183,7 +187,7 @@ func (s *session) invalidate(ctx context.Context, t *table) error {
 		return err
 	}
 	t.mu.Lock()
-	t.apply, t.entry = nil, at.String()
+	t.apply, t.entry, t.meeting = nil, at.String(), false
 	t.mu.Unlock()
 	return nil
 }

@@ -165,7 +165,10 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		return err
 	}
 	do, why, err := reconcile(e, s.source.Compare)
-	if connector.KindOf(err) == connector.Gap {
+	if err == nil && do == resume {
+		t.apply, err = apply.NewTable(t.planned.target, *e.entry, t.log.start, s.source, s.sink, s.Alloc)
+	}
+	if connector.KindOf(err) == connector.Gap { // of this table's positions: the others may go on
 		do, why, err = recopy, err.Error(), nil
 	}
 	if err != nil {
@@ -196,12 +199,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		s.joins.push(t)
 		return nil
 	}
-	t.planned.target.Copy = e.entry.Copy
-	t.apply, err = apply.NewTable(t.planned.target, *e.entry, t.log.start, s.source, s.sink, s.Alloc)
-	if err != nil {
-		return err
-	}
-	t.entry, t.saved = e.entry.String(), saved.Checkpoint
+	t.entry, t.saved, t.meeting = e.entry.String(), saved.Checkpoint, t.apply.Meeting()
 	if t.goal, err = t.log.headAtStart(ctx); err != nil {
 		return err
 	}
@@ -411,8 +409,14 @@ func (s *session) promote(ctx context.Context, t *table) error {
 	}
 	last := t.log.last.Load().UpTo // before the look into the lane: what is appended later is beyond it
 	passed, err := s.reached(t.lane.Safe(last), t.goal)
-	if err != nil || !passed || !t.promote() {
+	if err != nil || !passed {
 		return err
+	}
+	if t.diverged() {
+		return s.giveBack(t, s.tableFailed(ctx, t, t.apply.Diverged()))
+	}
+	if !t.promote() {
+		return nil
 	}
 	s.Log.Info("table is streaming", "table", t.name().String())
 	s.event(ctx, t.name(), "streaming", "")
