@@ -110,8 +110,15 @@ func (s *session) place(ctx context.Context, ps []planned, entries map[string]st
 	if err := s.retireEntries(ctx, ps, entries); err != nil {
 		return err
 	}
+	chunks := map[schema.ID][]string{}
+	for key := range entries {
+		if id, ok := chunkTable(key); ok {
+			chunks[id] = append(chunks[id], key)
+		}
+	}
 	for _, p := range ps {
 		t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now()}
+		t.chunks = chunks[t.id]
 		s.tables[t.id] = t
 		if p.refused != "" {
 			t.phase, t.reason = Refused, p.refused
@@ -131,7 +138,8 @@ func (s *session) place(ctx context.Context, ps []planned, entries map[string]st
 }
 
 // retireEntries makes it durable, before the log passes them, which tables cannot go on from their entries: those that
-// are not mirrored now, and all of them if the log begins anew. entries is brought up to date.
+// are not mirrored now, and all of them if the log begins anew. Of these nothing is kept of a copy that was cut off.
+// entries is brought up to date.
 func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[string]string) error {
 	goesOn := map[string]bool{}
 	for _, p := range ps {
@@ -139,6 +147,9 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 	}
 	retired := map[string]string{}
 	for key, text := range entries {
+		if id, ok := chunkTable(key); ok && !goesOn[apply.Key(id)] {
+			retired[key] = ""
+		}
 		if !strings.HasPrefix(key, apply.Key("")) || goesOn[key] {
 			continue
 		}
@@ -155,6 +166,7 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 		return nil
 	}
 	maps.Copy(entries, retired)
+	maps.DeleteFunc(entries, func(_, text string) bool { return text == "" })
 	return s.commit(ctx, retired)
 }
 

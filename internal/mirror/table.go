@@ -42,6 +42,7 @@ type table struct {
 	retryAt  time.Time           // for Paused by a fault
 	waiting  string              // for Copying: whom its snapshot waits for
 	copy     int                 // the newest copy begun
+	chunks   []string            // keys of the entries of the last copy's chunks that are in the sink
 	apply    *apply.Table        // from Ready on
 	goal     connector.Positions // streaming once the log has passed it
 	meeting  bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
