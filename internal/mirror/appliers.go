@@ -229,8 +229,20 @@ func (s *session) commit(ctx context.Context, entries map[string]string) error {
 	if err != nil {
 		return err
 	}
-	if err := tx.Commit(ctx, entries); err != nil {
+	if err := s.commitWhole(ctx, tx, entries); err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
 	return nil
+}
+
+// commitWhole commits although ctx may end meanwhile: a commit that is cut off may have happened or not, and what is
+// known of the sink's entries would be wrong.
+func (s *session) commitWhole(ctx context.Context, tx connector.Tx, entries map[string]string) error {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
+	defer cancel()
+	err := tx.Commit(bounded, entries)
+	if err != nil && bounded.Err() != nil {
+		return &connector.Error{Kind: connector.Unavailable, System: "sink", Op: "commit", Err: err}
+	}
+	return err
 }

@@ -248,3 +248,62 @@ func TestGapThatComesBackAtOnceEndsTheRun(t *testing.T) {
 		t.Errorf("run: %v, want a gap", err)
 	}
 }
+
+// committingSink calls a function before each commit.
+type committingSink struct {
+	connector.Sink
+	before func(ctx context.Context, entries map[string]string)
+}
+
+type committingTx struct {
+	connector.Tx
+	before func(ctx context.Context, entries map[string]string)
+}
+
+func (s committingSink) Begin(ctx context.Context) (connector.Tx, error) {
+	tx, err := s.Sink.Begin(ctx)
+	return committingTx{tx, s.before}, err
+}
+
+func (tx committingTx) Commit(ctx context.Context, entries map[string]string) error {
+	tx.before(ctx, entries)
+	return tx.Tx.Commit(ctx, entries)
+}
+
+func TestCommitOfAChunkIsNotCutOffByTheFaultOfAnother(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	for id := range 8 {
+		w.insert(a, id)
+	}
+	var looked, cutOff atomic.Bool
+	w.change = func(o *Options) {
+		sink := o.Sink
+		o.Sink = func(ctx context.Context, id string) (connector.Sink, error) {
+			s, err := sink(ctx, id)
+			return committingSink{s, func(ctx context.Context, entries map[string]string) {
+				for key := range entries {
+					if _, ok := chunkTable(key); !ok || looked.Swap(true) {
+						return
+					}
+				}
+				w.eventually(func() error {
+					if w.faults.Count(connectortest.CallRead) < 2 {
+						return errors.New("the other chunk is not read")
+					}
+					return nil
+				})
+				select {
+				case <-ctx.Done():
+					cutOff.Store(true)
+				case <-time.After(100 * time.Millisecond):
+				}
+			}}, err
+		}
+	}
+	w.faults.Refuse(connectortest.CallRead, 2, connector.ViewLost)
+	w.once()
+	if err := w.equal(a); err != nil || !looked.Load() || cutOff.Load() {
+		t.Errorf("%v; a chunk was committed: %v; its commit was cut off: %v", err, looked.Load(), cutOff.Load())
+	}
+}

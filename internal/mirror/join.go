@@ -200,6 +200,7 @@ func (s *session) copyChunks(ctx context.Context, t *table, snap connector.Snaps
 		return err
 	}
 	var mu sync.Mutex
+	var unsure error // of a commit that may have happened
 	next := func() (connector.Chunk, bool) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -224,13 +225,21 @@ func (s *session) copyChunks(ctx context.Context, t *table, snap connector.Snaps
 				})
 			}
 			if err := s.copyChunk(ctx, t, snap, c); err != nil {
+				if connector.KindOf(err) == connector.Unavailable {
+					mu.Lock()
+					unsure = err
+					mu.Unlock()
+				}
 				return err
 			}
 		}
 		return nil
 	}
 	g.Go(work)
-	return g.Wait()
+	if err := g.Wait(); unsure == nil {
+		return err
+	}
+	return unsure // even if another chunk's error came first: the copy cannot begin again in this session
 }
 
 // copyChunk loads one chunk, all of it or nothing, with its record.
@@ -249,7 +258,7 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 		return errors.Join(err, tx.Rollback())
 	}
 	key := chunkKey(t.id, c.ID)
-	if err := tx.Commit(ctx, map[string]string{key: fmt.Sprint(n)}); err != nil {
+	if err := s.commitWhole(ctx, tx, map[string]string{key: fmt.Sprint(n)}); err != nil {
 		return err
 	}
 	t.mu.Lock()
