@@ -60,6 +60,17 @@ func (t *Table) Follow(target *connector.Target) error {
 	return nil
 }
 
+// Has reports whether the destination accounts for what c, a commit of this table's log, did before its row message
+// c.First: the checkpoint is beyond it, or the copy's snapshot holds it.
+func (t *Table) Has(c connector.Commit) (bool, error) {
+	c.Rows = 1
+	n, err := t.skip.covered(c)
+	if err != nil {
+		return false, t.fault("place a change of the schema in the log", []connector.Commit{c}, err)
+	}
+	return n > 0, nil
+}
+
 // Meeting reports whether the checkpoint's own transaction must come again and has not come yet.
 func (t *Table) Meeting() bool { return t.skip.meet }
 

@@ -42,8 +42,12 @@ func (s *session) applyOne(ctx context.Context, t *table) error {
 	switch {
 	case len(batch) == 0:
 	case batch[0].Change != nil:
-		err = s.schemaChanged(ctx, t, batch[0].Change)
-		t.lane.Done()
+		if err = s.schemaChanged(ctx, t, batch[0].Change); err == nil {
+			t.lane.Done()
+			break
+		}
+		t.lane.Back()
+		err = s.tableFailed(ctx, t, err)
 	default:
 		err = s.applyBatch(ctx, t, batch)
 	}
@@ -123,9 +127,9 @@ func (s *session) schemaChanged(ctx context.Context, t *table, change *connector
 	if change.Table.Version <= copied.Version && !change.Rewrote {
 		return nil // the copy was taken under this version, or a later one
 	}
-	if token := t.apply.Checkpoint().Token; token != "" && change.Commit.Position != "" {
-		if in, err := s.source.Contains(token, change.Commit); err != nil || in {
-			return err // it lies before the copy's snapshot
+	if change.Commit.Position != "" { // else discovery found it, now
+		if had, err := t.apply.Has(change.Commit); err != nil || had {
+			return err
 		}
 	}
 	if fingerprintOf(change.Table) == fingerprintOf(copied) && !change.Rewrote {
@@ -153,8 +157,13 @@ func (s *session) tableGone(ctx context.Context, t *table, now *schema.Table) er
 	if err := s.invalidate(ctx, t); err != nil {
 		return err
 	}
-	if err := t.log.drop(ctx, t); err != nil {
-		return err
+	switch err := t.log.drop(ctx, t); connector.KindOf(err) {
+	case connector.TableFault, connector.Setup, connector.Conflict: // what it still sends is thrown away
+		s.Log.Warn("table is still in the stream", "table", t.name().String(), "error", err)
+	default:
+		if err != nil {
+			return err
+		}
 	}
 	t.setPhase(Dropped, now.Refused, "drop its destination when it is not wanted any more")
 	s.Log.Warn("table is not mirrored any more", "table", t.name().String(), "reason", now.Refused)
