@@ -301,6 +301,19 @@ func TestSnapshotOfAnOldVersionIsRefused(t *testing.T) {
 	}
 }
 
+func TestSnapshotIsOfTheTableAndNotOfAnotherWithItsName(t *testing.T) {
+	src, url := openTestSource(t, `CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE made_new (id int PRIMARY KEY)`)
+	table := discover(t, src)["public.t"]
+	testdb.Exec(t, url, "ALTER TABLE t RENAME TO made_old; ALTER TABLE made_new RENAME TO t")
+	snap, err := src.Snapshot(t.Context(), table)
+	if err == nil {
+		snap.Close()
+	}
+	if connector.KindOf(err) != connector.ViewLost {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestReadHoldsAlterationsBackForOneChunkOnly(t *testing.T) {
 	src, url := openTestSource(t, `CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 20000) n`)
 	snap := mustSnapshot(t, src, discover(t, src)["public.t"])
