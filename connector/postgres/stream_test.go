@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net/url"
@@ -998,4 +999,25 @@ func TestKeyThatDiscoveryFindsIsPublished(t *testing.T) {
 			t.Errorf("%s, key %v, is published by %q", name, table.KeyNames(), f.published(name))
 		}
 	}
+}
+
+func TestOurMessagesDoNotWaitForAStandby(t *testing.T) {
+	f := newStreamFixture(t, "CREATE TABLE a (id int PRIMARY KEY)")
+	st := f.stream(nil)
+	f.exec("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+	t.Cleanup(func() { f.exec("ALTER SYSTEM RESET synchronous_standby_names"); f.exec("SELECT pg_reload_conf()") })
+	f.exec("SELECT pg_reload_conf()")
+	testdb.Eventually(t, func() error {
+		if testdb.QueryText(t, f.url, "SHOW synchronous_standby_names") != "nobody" {
+			return errors.New("the setting is not in effect")
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	end, err := f.source.Head(ctx, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.upTo(st, end)
 }
