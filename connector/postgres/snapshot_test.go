@@ -53,7 +53,7 @@ func TestSnapshotWaitsForTransactionsThatWrote(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			_, err := src.Snapshot(ctx, table)
-			who := fmt.Sprintf("process %d", app.PgConn().PID())
+			who := fmt.Sprintf("pid %d", app.PgConn().PID())
 			if name == "prepared" {
 				who = `prepared transaction "p1"`
 			}

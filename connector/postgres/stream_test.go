@@ -687,6 +687,26 @@ func TestSlotCreationOutlastsLockTimeoutAndNamesWhomItWaitsFor(t *testing.T) {
 	expectKind(t, err, connector.Conflict, fmt.Sprintf("pid %d", pid), "since")
 }
 
+func TestSlotCreationNamesOthersTransactionsToARoleWithFewRights(t *testing.T) {
+	f := newStreamFixture(t, "CREATE TABLE a (id int PRIMARY KEY)")
+	f.exec("CREATE ROLE few LOGIN REPLICATION")
+	t.Cleanup(func() { f.exec("DROP OWNED BY few"); f.exec("DROP ROLE few") })
+	f.exec("GRANT CREATE ON DATABASE " + quoteIdent(f.mirror) + " TO few")
+	u, err := url.Parse(f.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User("few")
+	app := connect(t, f.url)
+	mustExec(t, app, "BEGIN; INSERT INTO a VALUES (1)")
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err = f.open(u.String()).Stream(ctx, "", nil)
+	expectKind(t, err, connector.Conflict, fmt.Sprintf("pid %d", app.PgConn().PID()))
+	f.exec("DROP PUBLICATION IF EXISTS " + quoteIdent(f.source.publicationName(fullPublication)))
+	f.exec("DROP PUBLICATION IF EXISTS " + quoteIdent(f.source.publicationName(insertPublication)))
+}
+
 func TestSchemaChangeStandsBetweenOldAndNewRows(t *testing.T) {
 	f := newStreamFixture(t, "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
 	st := f.stream(nil)
