@@ -18,6 +18,7 @@ const connectTimeout = 15 * time.Second
 
 // sessionSettings are the same on every connection, the walsender's included: the text of a value must not depend on the
 // role's or the database's defaults, nor a copy on row security. lock_timeout keeps us from queuing others behind us.
+// Notices would fill the connection while we only send rows, until both sides wait for the other to read.
 var sessionSettings = map[string]string{
 	"TimeZone":                            "UTC",
 	"DateStyle":                           "ISO, YMD",
@@ -27,6 +28,7 @@ var sessionSettings = map[string]string{
 	"lc_monetary":                         "C",
 	"xmloption":                           "content",
 	"client_encoding":                     "UTF8",
+	"client_min_messages":                 "error",
 	"search_path":                         "", // every name in SQL and in format_type's answers is qualified
 	"row_security":                        "off",
 	"statement_timeout":                   "0",

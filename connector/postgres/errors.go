@@ -85,8 +85,10 @@ func kindOfState(code string) connector.Kind {
 	switch code {
 	case "40001", "40P01", "55P03", "57014": // serialization, deadlock, lock not available, statement time-out
 		return connector.Conflict
-	case "42501", "28000", "28P01", "3D000", "25006", "0A000": // rights, authorization, no such database, read only, unsupported
+	case "42501", "28000", "28P01", "3D000", "0A000": // rights, authorization, no such database, unsupported
 		return connector.Setup
+	case "25006": // read only: no fault of a table, and a failover passes
+		return connector.Unavailable
 	case "54000", "21000": // a row or value too large; two rows of a set that are one to the server
 		return connector.Constraint
 	}

@@ -36,6 +36,13 @@ func TestNamesTakenAtTheSameMomentAreAConflict(t *testing.T) {
 	}
 }
 
+func TestReadOnlyServerIsNoFaultOfATable(t *testing.T) {
+	err := wrapError(&pgconn.PgError{Code: "25006"}, sinkSystem, "write rows", schema.Name{Schema: "public", Table: "t"})
+	if kind := connector.KindOf(err); kind != connector.Unavailable {
+		t.Errorf("kind %s, at which the engine pauses the table", kind)
+	}
+}
+
 func TestHostThatDoesNotAnswerIsUnavailable(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net/url"
@@ -686,6 +687,26 @@ func TestSlotCreationOutlastsLockTimeoutAndNamesWhomItWaitsFor(t *testing.T) {
 	expectKind(t, err, connector.Conflict, fmt.Sprintf("pid %d", pid), "since")
 }
 
+func TestSlotCreationNamesOthersTransactionsToARoleWithFewRights(t *testing.T) {
+	f := newStreamFixture(t, "CREATE TABLE a (id int PRIMARY KEY)")
+	f.exec("CREATE ROLE few LOGIN REPLICATION")
+	t.Cleanup(func() { f.exec("DROP OWNED BY few"); f.exec("DROP ROLE few") })
+	f.exec("GRANT CREATE ON DATABASE " + quoteIdent(f.mirror) + " TO few")
+	u, err := url.Parse(f.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User("few")
+	app := connect(t, f.url)
+	mustExec(t, app, "BEGIN; INSERT INTO a VALUES (1)")
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err = f.open(u.String()).Stream(ctx, "", nil)
+	expectKind(t, err, connector.Conflict, fmt.Sprintf("pid %d", app.PgConn().PID()))
+	f.exec("DROP PUBLICATION IF EXISTS " + quoteIdent(f.source.publicationName(fullPublication)))
+	f.exec("DROP PUBLICATION IF EXISTS " + quoteIdent(f.source.publicationName(insertPublication)))
+}
+
 func TestSchemaChangeStandsBetweenOldAndNewRows(t *testing.T) {
 	f := newStreamFixture(t, "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
 	st := f.stream(nil)
@@ -998,4 +1019,25 @@ func TestKeyThatDiscoveryFindsIsPublished(t *testing.T) {
 			t.Errorf("%s, key %v, is published by %q", name, table.KeyNames(), f.published(name))
 		}
 	}
+}
+
+func TestOurMessagesDoNotWaitForAStandby(t *testing.T) {
+	f := newStreamFixture(t, "CREATE TABLE a (id int PRIMARY KEY)")
+	st := f.stream(nil)
+	f.exec("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+	t.Cleanup(func() { f.exec("ALTER SYSTEM RESET synchronous_standby_names"); f.exec("SELECT pg_reload_conf()") })
+	f.exec("SELECT pg_reload_conf()")
+	testdb.Eventually(t, func() error {
+		if testdb.QueryText(t, f.url, "SHOW synchronous_standby_names") != "nobody" {
+			return errors.New("the setting is not in effect")
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	end, err := f.source.Head(ctx, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.upTo(st, end)
 }

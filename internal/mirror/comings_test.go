@@ -2,8 +2,11 @@ package mirror
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/connector/connectortest"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -62,5 +65,43 @@ func TestNewTableDoesNotTakeTheDestinationOfAnother(t *testing.T) {
 	w.eventually(func() error { return w.equal(a) })
 	if _, err := stop(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestCopyCutOffLeavesNoChunksInTheSink(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.table("public", "a"), w.table("public", "b")
+	for id := range 12 {
+		w.insert(a, id)
+		w.insert(b, id)
+	}
+	w.change = func(o *Options) { o.Limits.ChunkRows = 1 }
+	w.faults.Refuse(connectortest.CallReady, 0, connector.Unavailable)
+	chunks := func() (n int) {
+		for key := range w.sink.Entries("shop") {
+			if strings.HasPrefix(key, chunkPrefix) {
+				n++
+			}
+		}
+		return n
+	}
+	stop := w.follow()
+	w.eventually(func() error {
+		if n := chunks(); n < 24 {
+			return fmt.Errorf("%d chunks are loaded", n)
+		}
+		return nil
+	})
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.faults.Clear()
+	w.commit(func(tx *connectortest.Txn) error { return tx.Truncate(a) })
+	w.change = func(o *Options) {
+		o.Select = func(t *schema.Table) (Settings, bool) { return Settings{Destination: t.Name}, t.Name == a }
+	}
+	w.once()
+	if n := chunks(); n != 0 {
+		t.Errorf("%d entries of chunks are left: %v", n, w.sink.Entries("shop"))
 	}
 }

@@ -182,3 +182,128 @@ func TestSinkThatHangsWhileTheFloorIsSavedIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestFencedMirrorDoesNotComeBackForAPausedTable(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.table("public", "a"), w.table("public", "b")
+	w.once()
+	var retried, fenced atomic.Bool
+	w.hookSink(func(ctx context.Context, target *connector.Target) error {
+		if target.Table.Name == a {
+			return &connector.Error{Kind: connector.Setup, System: "sink", Op: "write rows", Table: a, Err: errors.New("refused")}
+		}
+		if fenced.Swap(true) {
+			return nil
+		}
+		w.awaitPhase(a, Paused)
+		time.Sleep(200 * time.Millisecond) // the session ends to try a again, and waits for this batch
+		retried.Store(true)
+		_, err := connectortest.NewMemorySink(w.sink, nil).Claim(ctx, "shop", "")
+		return err
+	})
+	hook := w.change
+	w.change = func(o *Options) {
+		hook(o)
+		o.Limits.RetryPaused = 20 * time.Millisecond
+		o.Limits.FloorEvery = time.Hour
+	}
+	w.insert(a, 1)
+	w.insert(b, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := Run(ctx, w.options(false)); connector.KindOf(err) != connector.Fenced || !retried.Load() {
+		t.Errorf("the run ended with %v, want it fenced", err)
+	}
+}
+
+func TestGapIsLeftBehindThoughTheStateKnowsAnotherServer(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.once()
+	if err := w.store.SaveFloor(t.Context(), `{"memory":{"":"another server/5"}}`, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(t.Context(), w.options(true)); connector.KindOf(err) != connector.Gap {
+		t.Fatalf("run: %v, want a gap", err)
+	}
+	w.insert(a, 2)
+	w.change = func(o *Options) { o.ResyncOnGap = true }
+	s := w.once()
+	if err := w.equal(a); err != nil || s.Tables[0].RowsCopied != 2 {
+		t.Errorf("%v; %+v", err, s.Tables[0])
+	}
+}
+
+func TestGapThatComesBackAtOnceEndsTheRun(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.once()
+	w.change = func(o *Options) { o.ResyncOnGap = true }
+	w.faults.Refuse(connectortest.CallStream, 0, connector.Gap)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := Run(ctx, w.options(true)); connector.KindOf(err) != connector.Gap {
+		t.Errorf("run: %v, want a gap", err)
+	}
+}
+
+// committingSink calls a function before each commit.
+type committingSink struct {
+	connector.Sink
+	before func(ctx context.Context, entries map[string]string)
+}
+
+type committingTx struct {
+	connector.Tx
+	before func(ctx context.Context, entries map[string]string)
+}
+
+func (s committingSink) Begin(ctx context.Context) (connector.Tx, error) {
+	tx, err := s.Sink.Begin(ctx)
+	return committingTx{tx, s.before}, err
+}
+
+func (tx committingTx) Commit(ctx context.Context, entries map[string]string) error {
+	tx.before(ctx, entries)
+	return tx.Tx.Commit(ctx, entries)
+}
+
+func TestCommitOfAChunkIsNotCutOffByTheFaultOfAnother(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	for id := range 8 {
+		w.insert(a, id)
+	}
+	var looked, cutOff atomic.Bool
+	w.change = func(o *Options) {
+		sink := o.Sink
+		o.Sink = func(ctx context.Context, id string) (connector.Sink, error) {
+			s, err := sink(ctx, id)
+			return committingSink{s, func(ctx context.Context, entries map[string]string) {
+				for key := range entries {
+					if _, ok := chunkTable(key); !ok || looked.Swap(true) {
+						return
+					}
+				}
+				w.eventually(func() error {
+					if w.faults.Count(connectortest.CallRead) < 2 {
+						return errors.New("the other chunk is not read")
+					}
+					return nil
+				})
+				select {
+				case <-ctx.Done():
+					cutOff.Store(true)
+				case <-time.After(100 * time.Millisecond):
+				}
+			}}, err
+		}
+	}
+	w.faults.Refuse(connectortest.CallRead, 2, connector.ViewLost)
+	w.once()
+	if err := w.equal(a); err != nil || !looked.Load() || cutOff.Load() {
+		t.Errorf("%v; a chunk was committed: %v; its commit was cut off: %v", err, looked.Load(), cutOff.Load())
+	}
+}

@@ -127,8 +127,10 @@ func (s *session) writeFloor(ctx context.Context, l *logReader, floor connector.
 }
 
 func (s *session) saveCheckpoints(ctx context.Context, floors string, byID map[schema.ID]string, byTable map[*table]string) error {
-	s.saving <- struct{}{}
-	defer func() { <-s.saving }()
+	if err := s.saving.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.saving.Release(1)
 	if err := s.Store.SaveFloor(ctx, floors, byID); err != nil {
 		return err
 	}
@@ -158,7 +160,7 @@ func (l *logReader) floor() (connector.Positions, error) {
 	last := l.last.Load().UpTo // before the looks into the lanes: what they get later is beyond it
 	floor := maps.Clone(last)
 	for _, t := range l.added() {
-		for part, safe := range t.lane.Safe(last) {
+		for part, safe := range l.safe(t, last) {
 			at, ok := floor[part]
 			if !ok {
 				continue
@@ -173,4 +175,14 @@ func (l *logReader) floor() (connector.Positions, error) {
 		}
 	}
 	return floor, nil
+}
+
+// safe returns the position up to which the log may go as far as t needs it.
+func (l *logReader) safe(t *table, last connector.Positions) connector.Positions {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.meeting {
+		return l.start
+	}
+	return t.lane.Safe(last)
 }

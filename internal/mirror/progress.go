@@ -45,8 +45,10 @@ func (s *session) saveProgress(ctx context.Context) {
 	for _, l := range s.allLogs() {
 		s.measure(ctx, l, lags)
 	}
-	s.saving <- struct{}{}
-	defer func() { <-s.saving }()
+	if s.saving.Acquire(ctx, 1) != nil {
+		return
+	}
+	defer s.saving.Release(1)
 	byID, byTable := map[schema.ID]state.Progress{}, map[*table]state.Progress{}
 	for _, t := range s.allTables() {
 		if p, changed := t.measured(lags[t]); changed {

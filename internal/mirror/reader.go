@@ -43,21 +43,13 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 	if err != nil {
 		return nil, err
 	}
-	l := &logReader{s: s, name: name, tables: map[schema.ID]*table{}, start: inSink}
-	if inState := stateFloors[name]; inState != nil {
-		covered, err := s.reached(inSink, inState)
-		if err != nil {
+	l := &logReader{s: s, name: name, tables: map[schema.ID]*table{}}
+	if !s.fresh {
+		if err := l.findStart(inSink, stateFloors[name]); err != nil {
 			return nil, err
 		}
-		if l.sinkBehind = !covered; l.sinkBehind { // the log may be gone from there
-			l.start = inState
-		}
 	}
-	l.unsaved = !maps.Equal(inSink, l.start) || !maps.Equal(stateFloors[name], l.start)
-	l.fresh = l.start == nil || s.fresh
-	if l.fresh {
-		l.start = nil
-	}
+	l.fresh = l.start == nil
 	if l.stream, err = s.source.Stream(ctx, name, l.start); err != nil {
 		return nil, err
 	}
@@ -76,6 +68,23 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 		}
 	}
 	return l, nil
+}
+
+// findStart is where to begin reading: the floor of the sink, unless the state knows of a later one, up to which the log
+// may be gone.
+func (l *logReader) findStart(inSink, inState connector.Positions) error {
+	l.start = inSink
+	if inState != nil {
+		covered, err := l.s.reached(inSink, inState)
+		if err != nil {
+			return err
+		}
+		if l.sinkBehind = !covered; l.sinkBehind {
+			l.start = inState
+		}
+	}
+	l.unsaved = !maps.Equal(inSink, l.start) || !maps.Equal(inState, l.start)
+	return nil
 }
 
 // headAtStart returns the log's end as it was when a table of this session first asked for it.

@@ -37,9 +37,7 @@ type session struct {
 
 	clockAhead time.Duration // the source's clock, less this machine's; saveProgress's own
 
-	// saving holds a value while records or checkpoints go to the state, so that no older ones follow newer ones. It is no
-	// mutex because the store may take its time, and synctest's clock stands while a mutex is waited for.
-	saving chan struct{}
+	saving *semaphore.Weighted // held while records or checkpoints go to the state, so that no older ones follow newer ones
 
 	mu     sync.Mutex
 	logs   map[string]*logReader
@@ -50,7 +48,7 @@ type session struct {
 func (m *runner) open(ctx context.Context) (*session, error) {
 	s := &session{
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
-		saving: make(chan struct{}, 1), ready: newQueue(), joins: newQueue(), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		ready: newQueue(), joins: newQueue(), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
 	}
 	if err := s.begin(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -114,8 +112,15 @@ func (s *session) place(ctx context.Context, ps []planned, entries map[string]st
 	if err := s.retireEntries(ctx, ps, entries); err != nil {
 		return err
 	}
+	chunks := map[schema.ID][]string{}
+	for key := range entries {
+		if id, ok := chunkTable(key); ok {
+			chunks[id] = append(chunks[id], key)
+		}
+	}
 	for _, p := range ps {
 		t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now()}
+		t.chunks = chunks[t.id]
 		s.tables[t.id] = t
 		t.total.resume(saved[t.id].Progress)
 		if p.refused != "" {
@@ -136,7 +141,8 @@ func (s *session) place(ctx context.Context, ps []planned, entries map[string]st
 }
 
 // retireEntries makes it durable, before the log passes them, which tables cannot go on from their entries: those that
-// are not mirrored now, and all of them if the log begins anew. entries is brought up to date.
+// are not mirrored now, and all of them if the log begins anew. Of these nothing is kept of a copy that was cut off.
+// entries is brought up to date.
 func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[string]string) error {
 	goesOn := map[string]bool{}
 	for _, p := range ps {
@@ -144,6 +150,9 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 	}
 	retired := map[string]string{}
 	for key, text := range entries {
+		if id, ok := chunkTable(key); ok && !goesOn[apply.Key(id)] {
+			retired[key] = ""
+		}
 		if !strings.HasPrefix(key, apply.Key("")) || goesOn[key] {
 			continue
 		}
@@ -160,6 +169,7 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 		return nil
 	}
 	maps.Copy(entries, retired)
+	maps.DeleteFunc(entries, func(_, text string) bool { return text == "" })
 	return s.commit(ctx, retired)
 }
 
@@ -170,7 +180,10 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		return err
 	}
 	do, why, err := reconcile(e, s.source.Compare)
-	if connector.KindOf(err) == connector.Gap {
+	if err == nil && do == resume {
+		t.apply, err = apply.NewTable(t.planned.target, *e.entry, t.log.start, s.source, s.sink, s.Alloc)
+	}
+	if connector.KindOf(err) == connector.Gap { // of this table's positions: the others may go on
 		do, why, err = recopy, err.Error(), nil
 	}
 	if err != nil {
@@ -201,12 +214,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		s.joins.push(t)
 		return nil
 	}
-	t.planned.target.Copy = e.entry.Copy
-	t.apply, err = apply.NewTable(t.planned.target, *e.entry, t.log.start, s.source, s.sink, s.Alloc)
-	if err != nil {
-		return err
-	}
-	t.entry, t.saved = e.entry.String(), saved.Checkpoint
+	t.entry, t.saved, t.meeting = e.entry.String(), saved.Checkpoint, t.apply.Meeting()
 	if t.goal, err = t.log.headAtStart(ctx); err != nil {
 		return err
 	}
@@ -297,13 +305,22 @@ func (s *session) run(ctx context.Context) error {
 	drained := time.AfterFunc(s.Limits.DrainFor, func() { stopWorking(errDrainTime) })
 	defer drained.Stop()
 	workErr := work.Wait()
-	if workErr != nil {
+	for _, e := range []error{err, workErr, s.floorErr} {
+		if connector.KindOf(e) == connector.Fenced { // whatever else happened: there must be no next session
+			return e
+		}
+	}
+	asked := errors.Is(err, errFinished) || errors.Is(err, errRetry)
+	switch {
+	case ended(workErr) != nil && asked:
+		return workErr
+	case workErr != nil:
 		return errors.Join(workErr, ended(err))
 	}
 	if s.floorErr != nil {
 		return s.floorErr // its commit may have lost its answer: the next session looks before it writes
 	}
-	if fault := ended(err); fault != nil && !errors.Is(err, errFinished) && !errors.Is(err, errRetry) {
+	if fault := ended(err); fault != nil && !asked {
 		return fault
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
@@ -409,8 +426,14 @@ func (s *session) promote(ctx context.Context, t *table) error {
 	}
 	last := t.log.last.Load().UpTo // before the look into the lane: what is appended later is beyond it
 	passed, err := s.reached(t.lane.Safe(last), t.goal)
-	if err != nil || !passed || !t.promote() {
+	if err != nil || !passed {
 		return err
+	}
+	if t.diverged() {
+		return s.giveBack(t, s.tableFailed(ctx, t, t.apply.Diverged()))
+	}
+	if !t.promote() {
+		return nil
 	}
 	s.Log.Info("table is streaming", "table", t.name().String())
 	s.event(ctx, t.name(), "streaming", "")
@@ -469,8 +492,10 @@ func (s *session) saveRecords(ctx context.Context, tables ...*table) {
 	if len(tables) == 0 {
 		tables = s.allTables()
 	}
-	s.saving <- struct{}{}
-	defer func() { <-s.saving }()
+	if s.saving.Acquire(ctx, 1) != nil {
+		return
+	}
+	defer s.saving.Release(1)
 	var records []state.Table
 	for _, t := range tables {
 		records = append(records, t.record())

@@ -42,8 +42,10 @@ type table struct {
 	retryAt  time.Time           // for Paused by a fault
 	waiting  string              // for Copying: whom its snapshot waits for
 	copy     int                 // the newest copy begun
+	chunks   []string            // keys of the entries of the last copy's chunks that are in the sink
 	apply    *apply.Table        // from Ready on
 	goal     connector.Positions // streaming once the log has passed it
+	meeting  bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
 	queued   bool                // in the appliers' queue, or with an applier
 	failures int                 // faults in a row
 	lastErr  string
@@ -84,11 +86,23 @@ func (t *table) waitsFor(whom string) {
 	t.waiting = whom
 }
 
+// diverged reports whether a table that has passed its goal did not meet its checkpoint's transaction on the way, and
+// takes it from the appliers if so: a table that they have comes to the same result there.
+func (t *table) diverged() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.phase != CatchingUp || !t.meeting || t.queued {
+		return false
+	}
+	t.queued = true
+	return true
+}
+
 // promote moves a table from CatchingUp to Streaming, unless it left CatchingUp in the meantime.
 func (t *table) promote() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.phase != CatchingUp {
+	if t.phase != CatchingUp || t.meeting {
 		return false
 	}
 	t.phase, t.since = Streaming, time.Now()
