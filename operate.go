@@ -30,7 +30,7 @@ func (m *Mirror) Check(ctx context.Context, log *slog.Logger) (*mirror.Check, er
 func (m *Mirror) Status(ctx context.Context, log *slog.Logger) (*mirror.Status, error) {
 	o := mirror.StatusOptions{Mirror: m.file.Name, Spool: m.file.Mirror.Spool.Path, Selected: m.file.Mirror.Selects}
 	var err error
-	if o.PID, o.Running, err = state.Running(m.file.State.Path); err != nil {
+	if o.Owner, err = state.Running(m.file.State.Path); err != nil {
 		return nil, err
 	}
 	id := ""
@@ -87,19 +87,19 @@ func (m *Mirror) Discover(ctx context.Context, log *slog.Logger) ([]mirror.Found
 // Teardown removes what the mirror has made: slot and publications at the source, what the sink keeps of it, and the state.
 // It returns the destinations, which stay. While the mirror runs it is refused.
 func (m *Mirror) Teardown(ctx context.Context, log *slog.Logger) ([]schema.Name, error) {
-	store, err := state.Open(ctx, m.file.State.Path)
+	_, err := os.Stat(m.file.State.Path)
+	known := err == nil
+	store, err := state.Open(ctx, m.file.State.Path) // holds the lock
 	if err != nil {
 		return nil, err
 	}
 	stay, err := mirror.TearDown(ctx, m.options(store, log))
-	if err != nil {
+	if err != nil && known {
 		return stay, errors.Join(err, store.Close())
 	}
-	if err := store.Remove(); err != nil {
-		return stay, err
-	}
+	err = errors.Join(err, store.Remove())
 	m.removeFolder()
-	return stay, nil
+	return stay, err
 }
 
 // removeFolder removes the folders that a state has by default, unless something else is in them.

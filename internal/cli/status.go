@@ -78,8 +78,6 @@ func runs(s *mirror.Status) string {
 		return "was never run"
 	case !s.Running:
 		return "does not run, since " + s.Since.Local().Format(time.DateTime)
-	case s.Since.IsZero():
-		return fmt.Sprintf("runs in process %d", s.PID)
 	default:
 		return fmt.Sprintf("runs in process %d since %s", s.PID, s.Since.Local().Format(time.DateTime))
 	}

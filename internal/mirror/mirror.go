@@ -82,7 +82,7 @@ func DefaultLimits() Limits {
 // Run mirrors until ctx ends, which drains and is no error, or with Options.Once until everything has been copied and
 // caught up. An error is one that no waiting mends: Kind Setup, Gap, Fenced or Internal, or Unavailable at the very start.
 func Run(ctx context.Context, o Options) (*Summary, error) {
-	m := &runner{Options: o, began: time.Now(), totals: map[schema.ID]*totals{}}
+	m := &runner{Options: o, totals: map[schema.ID]*totals{}}
 	backoff := m.Limits.BackoffMin
 	for reached := false; ; {
 		began := time.Now()
@@ -143,7 +143,6 @@ var (
 // runner is one call of Run: what outlives its sessions.
 type runner struct {
 	Options
-	began  time.Time
 	totals map[schema.ID]*totals
 	last   *Summary
 	fresh  bool // the log starts anew: every table needs a copy

@@ -55,7 +55,7 @@ func (s *session) saveProgress(ctx context.Context) {
 			byID[t.id], byTable[t] = p, p
 		}
 	}
-	run := state.Run{Started: s.began, Saved: time.Now(), ClockAhead: s.clockAhead}
+	run := state.Run{Saved: time.Now(), ClockAhead: s.clockAhead}
 	if err := s.Store.SaveProgress(ctx, run, byID); err != nil {
 		if ctx.Err() == nil {
 			s.Log.Warn("state not saved", "error", err)

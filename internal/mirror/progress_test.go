@@ -61,7 +61,7 @@ func TestStateTellsHowFarBehindATableIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	run, err := w.store.Run(t.Context())
-	if err != nil || run.Started.IsZero() || run.Saved.Before(run.Started) {
+	if err != nil || time.Since(run.Saved) > time.Minute {
 		t.Errorf("run %+v, %v", run, err)
 	}
 	w.change = nil

@@ -137,6 +137,7 @@ func (s *session) place(ctx context.Context, ps []planned, entries map[string]st
 	s.noteDropped(ctx, records)
 	s.fresh = false
 	s.saveRecords(ctx)
+	s.saveProgress(ctx)
 	return nil
 }
 

@@ -67,21 +67,23 @@ type StatusOptions struct {
 	Mirror   string
 	Sides    Sides
 	Store    *state.Store // nil: the mirror was never run
-	Running  bool
-	PID      int
-	Spool    string // folder, which need not exist
+	Owner    *state.Owner // nil: it does not run
+	Spool    string       // folder, which need not exist
 	Selected func(schema.Name) bool
 }
 
 // ReadStatus reads the state and asks both sides whether they can be used. It changes nothing.
 func ReadStatus(ctx context.Context, o StatusOptions) (*Status, error) {
-	s := &Status{Mirror: o.Mirror, Running: o.Running, PID: o.PID, Lag: -1, RetainedBytes: -1}
+	s := &Status{Mirror: o.Mirror, Lag: -1, RetainedBytes: -1}
 	var logs floors
 	if o.Store != nil {
 		var err error
 		if logs, err = s.readState(ctx, o, time.Now()); err != nil {
 			return nil, err
 		}
+	}
+	if o.Owner != nil {
+		s.Running, s.PID, s.Since = true, o.Owner.PID, o.Owner.Since
 	}
 	var err error
 	if s.SpoolBytes, err = folderSize(o.Spool); err != nil {
@@ -120,9 +122,6 @@ func (s *Status) readState(ctx context.Context, o StatusOptions, now time.Time) 
 		}
 	}
 	s.Since, s.Position = run.Saved, logs.String()
-	if o.Running {
-		s.Since = run.Started
-	}
 	for _, t := range tables {
 		status := TableStatus{Table: t, Selected: o.Selected(t.Name)}
 		status.Lag, status.LagBytes = lagOf(&t, run, now)
@@ -135,8 +134,8 @@ func (s *Status) readState(ctx context.Context, o StatusOptions, now time.Time) 
 // lagOf returns how far a table is behind. When nobody has looked for a while there may be changes that nobody knows of: a
 // table that had none then counts as behind since.
 func lagOf(t *state.Table, run state.Run, now time.Time) (time.Duration, int64) {
-	switch Phase(t.Phase) {
-	case Pending, Refused, Dropped:
+	switch phase := Phase(t.Phase); {
+	case phase == Pending, phase == Refused, phase == Dropped, run.Saved.IsZero():
 		return -1, -1
 	}
 	fresh := now.Sub(run.Saved) <= freshFor

@@ -27,11 +27,10 @@ CREATE TABLE mirror (
 	one         INTEGER PRIMARY KEY CHECK (one = 1),
 	id          TEXT NOT NULL,
 	floor       TEXT NOT NULL,
-	started     INTEGER NOT NULL,
 	saved       INTEGER NOT NULL,
 	clock_ahead INTEGER NOT NULL
 ) STRICT;
-INSERT INTO mirror VALUES (1, '', '', 0, 0, 0);
+INSERT INTO mirror VALUES (1, '', '', 0, 0);
 
 CREATE TABLE mirrored_table (
 	id                 TEXT PRIMARY KEY,

@@ -91,25 +91,34 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && err2 == nil && os.SameFile(is, there)
 }
 
-// Running reports whether a process holds the state file for itself, and which; 0: it has not told yet. It writes
-// nothing.
-func Running(path string) (pid int, running bool, err error) {
+// Owner is the process that holds a state file for itself.
+type Owner struct {
+	PID   int // 0: it has not told yet
+	Since time.Time
+}
+
+// Running returns who holds the state file for itself, nil if nobody does. It writes nothing.
+func Running(path string) (*Owner, error) {
 	f, err := os.Open(lockPath(path))
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return 0, false, &Error{Path: path, Op: "look at the lock", Err: err}
+		return nil, &Error{Path: path, Op: "look at the lock", Err: err}
 	}
 	defer f.Close()
-	switch err := flock(f, unix.LOCK_SH); {
-	case err == nil: // closing the file gives it back
-		return 0, false, nil
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return readPID(f), true, nil
-	default:
-		return 0, false, &Error{Path: path, Op: "look at the lock", Err: err}
+	err = flock(f, unix.LOCK_SH)
+	if err == nil { // closing the file gives it back
+		return nil, nil
 	}
+	var told os.FileInfo // the owner wrote it when it got the lock
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		told, err = f.Stat()
+	}
+	if err != nil {
+		return nil, &Error{Path: path, Op: "look at the lock", Err: err}
+	}
+	return &Owner{PID: readPID(f), Since: told.ModTime()}, nil
 }
 
 func writePID(f *os.File) error {

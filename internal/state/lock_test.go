@@ -5,12 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 func TestRunningTellsOwnerAndWritesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.db")
-	if pid, running, err := Running(path); pid != 0 || running || err != nil {
-		t.Errorf("no state: %d, %t, %v", pid, running, err)
+	if owner, err := Running(path); owner != nil || err != nil {
+		t.Errorf("no state: %v, %v", owner, err)
 	}
 	if exists(lockPath(path)) {
 		t.Error("a look made the lock's file")
@@ -19,14 +20,14 @@ func TestRunningTellsOwnerAndWritesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pid, running, err := Running(path); pid != os.Getpid() || !running || err != nil {
-		t.Errorf("held: %d, %t, %v", pid, running, err)
+	if owner, err := Running(path); err != nil || owner == nil || owner.PID != os.Getpid() || time.Since(owner.Since) > time.Minute {
+		t.Errorf("held: %v, %v", owner, err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, running, err := Running(path); running || err != nil {
-		t.Errorf("given back: %t, %v", running, err)
+	if owner, err := Running(path); owner != nil || err != nil {
+		t.Errorf("given back: %v, %v", owner, err)
 	}
 }
 

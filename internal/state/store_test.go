@@ -82,7 +82,7 @@ func fill(t *testing.T, s *Store) {
 		s.SetMirrorID(ctx, "m-1"),
 		s.SaveTables(ctx, sampleTables()...),
 		s.SaveFloor(ctx, "floor 1", map[schema.ID]string{"2": "cp 2"}),
-		s.SaveProgress(ctx, Run{Started: at, Saved: at.Add(time.Hour), ClockAhead: -time.Second}, map[schema.ID]Progress{"2": {RowsCopied: 5}}),
+		s.SaveProgress(ctx, Run{Saved: at.Add(time.Hour), ClockAhead: -time.Second}, map[schema.ID]Progress{"2": {RowsCopied: 5}}),
 		s.AddEvent(ctx, Event{At: at, Kind: "started", Text: "version 1"}),
 		s.AddEvent(ctx, Event{At: at, Table: schema.Name{Schema: "public", Table: "b"}, Kind: "phase", Text: "streaming"}),
 	)
@@ -117,7 +117,7 @@ func filled() content {
 	tables := sampleTables()
 	tables[1].Checkpoint, tables[1].RowsCopied = "cp 2", 5
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
-	run := Run{Started: at, Saved: at.Add(time.Hour), ClockAhead: -time.Second}
+	run := Run{Saved: at.Add(time.Hour), ClockAhead: -time.Second}
 	return content{"m-1", "floor 1", run, tables, []Event{
 		{At: at, Kind: "started", Text: "version 1"},
 		{At: at, Table: schema.Name{Schema: "public", Table: "b"}, Kind: "phase", Text: "streaming"},

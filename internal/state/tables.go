@@ -36,10 +36,10 @@ type Progress struct {
 	LastError      string
 }
 
-// Run is what is known of the process that runs the mirror, or ran it last.
+// Run is what the process that runs the mirror, or ran it last, has told of itself.
 type Run struct {
-	Started, Saved time.Time
-	ClockAhead     time.Duration // the source's clock, less this machine's
+	Saved      time.Time     // when it did
+	ClockAhead time.Duration // the source's clock, less this machine's
 }
 
 // Event is an entry of the history.
@@ -67,12 +67,9 @@ func (s *Store) SetMirrorID(ctx context.Context, id string) error {
 // Run returns what SaveProgress kept last, zero if nothing.
 func (s *Store) Run(ctx context.Context) (run Run, err error) {
 	err = s.do(ctx, "read the last run", func(conn *sqlite.Conn) error {
-		return sqlitex.Execute(conn, "SELECT started, saved, clock_ahead FROM mirror",
+		return sqlitex.Execute(conn, "SELECT saved, clock_ahead FROM mirror",
 			&sqlitex.ExecOptions{ResultFunc: func(r *sqlite.Stmt) error {
-				run = Run{
-					Started: toTime(r.GetInt64("started")), Saved: toTime(r.GetInt64("saved")),
-					ClockAhead: time.Duration(r.GetInt64("clock_ahead")),
-				}
+				run = Run{Saved: toTime(r.GetInt64("saved")), ClockAhead: time.Duration(r.GetInt64("clock_ahead"))}
 				return nil
 			}})
 	})
@@ -83,8 +80,8 @@ func (s *Store) Run(ctx context.Context) (run Run, err error) {
 // a table that was never saved is passed over.
 func (s *Store) SaveProgress(ctx context.Context, run Run, tables map[schema.ID]Progress) error {
 	return s.write(ctx, "save the progress", func(conn *sqlite.Conn) error {
-		err := sqlitex.Execute(conn, "UPDATE mirror SET started = ?, saved = ?, clock_ahead = ?",
-			&sqlitex.ExecOptions{Args: []any{fromTime(run.Started), fromTime(run.Saved), int64(run.ClockAhead)}})
+		err := sqlitex.Execute(conn, "UPDATE mirror SET saved = ?, clock_ahead = ?",
+			&sqlitex.ExecOptions{Args: []any{fromTime(run.Saved), int64(run.ClockAhead)}})
 		for id, p := range tables {
 			if err != nil {
 				return err
