@@ -1,8 +1,10 @@
 package mirror
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sluicehq/sluice/connector"
@@ -103,5 +105,51 @@ func TestCopyCutOffLeavesNoChunksInTheSink(t *testing.T) {
 	w.once()
 	if n := chunks(); n != 0 {
 		t.Errorf("%d entries of chunks are left: %v", n, w.sink.Entries("shop"))
+	}
+}
+
+// refusingSource finds a table unfit from some moment on.
+type refusingSource struct {
+	connector.Source
+	table   schema.Name
+	refused *atomic.Bool
+}
+
+func (s refusingSource) Tables(ctx context.Context) ([]*schema.Table, error) {
+	found, err := s.Source.Tables(ctx)
+	for i, t := range found {
+		if t.Name == s.table && s.refused.Load() {
+			unfit := *t
+			unfit.Refused = "it is unlogged"
+			found[i] = &unfit
+		}
+	}
+	return found, err
+}
+
+func TestTableThatBecomesUnfitIsNotShownAsStreaming(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	var refused atomic.Bool
+	w.change = func(o *Options) {
+		source := o.Source
+		o.Source = func(ctx context.Context, id string) (connector.Source, error) {
+			s, err := source(ctx, id)
+			return refusingSource{s, a, &refused}, err
+		}
+	}
+	stop := w.follow()
+	w.awaitPhase(a, Streaming)
+	refused.Store(true)
+	w.awaitPhase(a, Dropped)
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	refused.Store(false)
+	w.insert(a, 2)
+	w.once()
+	if err := w.equal(a); err != nil {
+		t.Error(err)
 	}
 }

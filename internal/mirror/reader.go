@@ -266,7 +266,7 @@ func (s *session) recheck(t *table, now *schema.Table) {
 		gone := *was
 		gone.Refused = "it was dropped at the source"
 		now = &gone
-	case now.Version <= was.Version || fingerprintOf(now) == fingerprintOf(was):
+	case now.Refused == "" && (now.Version <= was.Version || fingerprintOf(now) == fingerprintOf(was)):
 		return
 	}
 	t.log.append(t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
