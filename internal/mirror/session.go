@@ -310,8 +310,10 @@ func (s *session) run(ctx context.Context) error {
 	switch {
 	case ended(workErr) != nil && asked:
 		return workErr
-	case workErr != nil:
+	case ended(workErr) != nil:
 		return errors.Join(workErr, ended(err))
+	case workErr != nil:
+		return errors.Join(errDrainTime, ended(err))
 	}
 	if s.floorErr != nil {
 		return s.floorErr // its commit may have lost its answer: the next session looks before it writes
@@ -375,7 +377,7 @@ func (s *session) allTables() []*table {
 // watchEvery is how often phases are looked at.
 const watchEvery = 50 * time.Millisecond
 
-// watch moves tables to Streaming, takes up paused ones that are due, and ends the session when all are done
+// watch moves tables to Streaming, wakes those that rested, takes up paused ones that are due, and ends the session when all are done
 // (Options.Once) or the log must be read again for a paused one.
 func (s *session) watch(ctx context.Context) error {
 	tick := time.NewTicker(watchEvery)
@@ -391,6 +393,7 @@ func (s *session) watch(ctx context.Context) error {
 			if err := s.promote(ctx, t); err != nil {
 				return err
 			}
+			s.wake(t) // it may have rested
 			switch {
 			case t.inPhase(Pending, Copying):
 				copying++
@@ -469,13 +472,15 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 	return nil
 }
 
-// failed counts a fault of a table and reports whether that was one too many.
+// failed counts a fault of a table, after which it rests for a while, and reports whether that was one too many.
 func (s *session) failed(t *table, err error) (pause bool, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.failures++
 	t.lastErr = err.Error()
-	return t.failures >= s.Limits.TableFailures, failurePause << min(t.failures-1, 6)
+	wait = failurePause << min(t.failures-1, 6)
+	t.rests = time.Now().Add(wait)
+	return t.failures >= s.Limits.TableFailures, wait
 }
 
 // failurePause is the first wait before a table at fault is tried again, doubled each time.
