@@ -153,3 +153,23 @@ func TestTableThatBecomesUnfitIsNotShownAsStreaming(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestTableKeepsItsDestinationWhenAnotherIsConfiguredForIt(t *testing.T) {
+	w := newWorld(t)
+	z := w.table("public", "z")
+	w.insert(z, 1)
+	w.once()
+	a := w.table("public", "a")
+	w.insert(a, 7)
+	w.change = func(o *Options) {
+		o.Select = func(*schema.Table) (Settings, bool) { return Settings{Destination: z}, true }
+	}
+	w.insert(z, 2)
+	s := w.once()
+	if s.Tables[0].Phase != string(Refused) || s.Tables[1].Phase != string(Streaming) || s.Tables[1].RowsCopied != 0 {
+		t.Errorf("summary: %+v", s.Tables)
+	}
+	if err := w.equal(z); err != nil {
+		t.Error(err)
+	}
+}

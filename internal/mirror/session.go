@@ -67,7 +67,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ps, err := planTables(ctx, found, s.Select, s.sink)
+	ps, err := planTables(ctx, found, s.Select, s.sink, claim.Entries)
 	if err != nil {
 		return err
 	}
