@@ -300,25 +300,7 @@ func (s *session) run(ctx context.Context) error {
 	s.ready.finish() // appliers end when the queue is empty
 	drained := time.AfterFunc(s.Limits.DrainFor, func() { stopWorking(errDrainTime) })
 	defer drained.Stop()
-	workErr := work.Wait()
-	for _, e := range []error{err, workErr, s.floorErr} {
-		if connector.KindOf(e) == connector.Fenced { // whatever else happened: there must be no next session
-			return e
-		}
-	}
-	asked := errors.Is(err, errFinished) || errors.Is(err, errRetry)
-	switch {
-	case ended(workErr) != nil && asked:
-		return workErr
-	case ended(workErr) != nil:
-		return errors.Join(workErr, ended(err))
-	case workErr != nil:
-		return errors.Join(errDrainTime, ended(err))
-	}
-	if s.floorErr != nil {
-		return s.floorErr // its commit may have lost its answer: the next session looks before it writes
-	}
-	if fault := ended(err); fault != nil && !asked {
+	if fault := s.faultOf(err, work.Wait()); fault != nil {
 		return fault
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
@@ -328,6 +310,31 @@ func (s *session) run(ctx context.Context) error {
 		return floorErr
 	}
 	return ended(err)
+}
+
+// faultOf returns with what the session ends before its floor can be saved a last time, given how reading and applying
+// ended; nil if nothing went wrong.
+func (s *session) faultOf(readErr, workErr error) error {
+	for _, err := range []error{readErr, workErr, s.floorErr} {
+		if connector.KindOf(err) == connector.Fenced { // whatever else happened: there must be no next session
+			return err
+		}
+	}
+	asked := errors.Is(readErr, errFinished) || errors.Is(readErr, errRetry)
+	switch {
+	case ended(workErr) != nil && asked:
+		return workErr
+	case ended(workErr) != nil:
+		return errors.Join(workErr, ended(readErr))
+	case workErr != nil:
+		return errors.Join(errDrainTime, ended(readErr))
+	case s.floorErr != nil:
+		return s.floorErr // its commit may have lost its answer: the next session looks before it writes
+	case asked:
+		return nil
+	default:
+		return ended(readErr)
+	}
 }
 
 var errDrainTime = errors.New("stopped before everything read was applied; the rest is read again at the next start")
