@@ -304,3 +304,18 @@ func TestFaultOfATableEndsTheRunIfAsked(t *testing.T) {
 		t.Errorf("the run ended with %v", err)
 	}
 }
+
+func TestSetUpFaultOfTheWholeSinkPausesNoTable(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.once()
+	w.insert(a, 2)
+	w.faults.Refuse(connectortest.CallWrite, w.faults.Count(connectortest.CallWrite)+1, connector.Setup)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	s, err := Run(ctx, w.options(false))
+	if connector.KindOf(err) != connector.Setup || !s.InOrder() {
+		t.Errorf("the run ended with %v, tables %+v", err, s.Tables)
+	}
+}
