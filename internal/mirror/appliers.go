@@ -11,11 +11,12 @@ import (
 	"github.com/sluicehq/sluice/schema"
 )
 
-// wake puts a table with changes into the appliers' queue. A table whose copy is not in place yet waits for it.
+// wake puts a table with changes into the appliers' queue. A table whose copy is not in place yet waits for it, one that
+// failed for its time to pass.
 func (s *session) wake(t *table) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.queued || t.apply == nil || (t.phase != CatchingUp && t.phase != Streaming) || t.lane.Empty() {
+	if t.queued || t.apply == nil || (t.phase != CatchingUp && t.phase != Streaming) || t.lane.Empty() || time.Now().Before(t.rests) {
 		return
 	}
 	t.queued = true
@@ -86,11 +87,21 @@ func (s *session) applyBatch(ctx context.Context, t *table, batch []lane.Item) e
 	return s.tableFailed(ctx, t, err)
 }
 
-// tableFailed reacts to the fault of one table's batch: it returns the error if it is not the table's, else waits or
-// pauses the table.
+// concernsAll reports whether a set-up error is one of the whole source or sink (a password that was changed), so that no
+// table is paused for it.
+func concernsAll(err error) bool {
+	e, ok := errors.AsType[*connector.Error](err)
+	return ok && e.Kind == connector.Setup && e.Table.Table == ""
+}
+
+// tableFailed reacts to the fault of one table's batch: it returns the error if it is not the table's, else lets the table
+// rest, without an applier, or pauses it.
 func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if concernsAll(err) {
+		return err
 	}
 	switch connector.KindOf(err) {
 	case connector.BadRow, connector.Setup, connector.Constraint:
@@ -109,10 +120,6 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 		return s.pause(ctx, t, err)
 	}
 	s.Log.Warn("table failed, trying again", "table", t.name().String(), "in", wait, "error", err)
-	select {
-	case <-time.After(wait):
-	case <-ctx.Done():
-	}
 	return nil
 }
 
@@ -212,7 +219,7 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 		if f.ID != t.id {
 			continue
 		}
-		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.sink)
+		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.sink, nil)
 		if err != nil || len(ps) == 0 {
 			return false, err
 		}

@@ -110,7 +110,7 @@ func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Tab
 			return err
 		}
 	}
-	ps, err := planTables(ctx, tables, sel, sink)
+	ps, err := planTables(ctx, tables, sel, sink, nil)
 	if err != nil {
 		return err
 	}

@@ -48,6 +48,7 @@ type table struct {
 	meeting  bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
 	queued   bool                // in the appliers' queue, or with an applier
 	failures int                 // faults in a row
+	rests    time.Time           // until then it is not applied
 	lastErr  string
 	entry    string         // the checkpoint in the sink, "" before the copy is ready
 	saved    string         // the checkpoint that the state holds
@@ -77,13 +78,6 @@ func (t *table) setPhase(p Phase, reason, remedy string) {
 	if p == Copying {
 		t.total.copied = 0
 	}
-}
-
-// waitsFor notes whom a table's snapshot waits for, "" when it does not any more.
-func (t *table) waitsFor(whom string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.waiting = whom
 }
 
 // diverged reports whether a table that has passed its goal did not meet its checkpoint's transaction on the way, and
@@ -121,6 +115,13 @@ func (t *table) pause(cause error, retry time.Duration) {
 	if retry > 0 {
 		t.retryAt = t.since.Add(retry)
 	}
+}
+
+// waitFor notes whom the table's snapshot waits for.
+func (t *table) waitFor(whom string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waiting = whom
 }
 
 // due reports whether a table paused by a fault is to be tried again.
@@ -173,7 +174,7 @@ func (t *table) record() state.Table {
 	switch {
 	case t.phase == Paused:
 		r.PausedBy = "fault"
-	case t.phase == Copying && t.waiting != "":
+	case t.waiting != "":
 		r.Reason = t.waiting
 	}
 	return r
