@@ -18,6 +18,13 @@ func (a *app) statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status FILE",
 		Short: "Show phase, rows, lag and faults of each table, also of a mirror that runs; changes nothing",
+		Long: `Show phase, rows, lag and faults of each table, also of a mirror that runs. What a run tells of itself is at most a few
+seconds old; source and sink are asked only whether they can be reached.
+
+The lag of a table is the age of its oldest change that is not in the sink, by the source's clock, and nothing if there is
+none. While the mirror does not run nobody knows of new changes: then a table counts as behind since it stopped.
+
+Exit code 1: a selected table is paused or refused.`,
 		Args:  cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			m, err := sluice.Load(args[0])
