@@ -25,7 +25,7 @@ The lag of a table is the age of its oldest change that is not in the sink, by t
 none. While the mirror does not run nobody knows of new changes: then a table counts as behind since it stopped.
 
 Exit code 1: a selected table is paused or refused.`,
-		Args:  cobra.ExactArgs(1),
+		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			m, err := sluice.Load(args[0])
 			if err != nil {
