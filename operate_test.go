@@ -151,6 +151,9 @@ func TestStatusTellsOfARunningMirrorAndOfAStoppedOne(t *testing.T) {
 	if !s.Running || s.PID != os.Getpid() || s.Since.IsZero() || s.Position == "" || s.InOrder() || s.Kept != `replication slot "sluice_shop"` {
 		t.Errorf("status: %+v", s)
 	}
+	if bare := s.Tables[0]; bare.Reason != "it has no primary key" || !strings.HasPrefix(bare.Remedy, "ALTER TABLE") {
+		t.Errorf("refused without a remedy: %+v", bare)
+	}
 	if _, err := o.Teardown(t.Context(), o.log); !isLocked(err) {
 		t.Errorf("teardown beside a running mirror: %v", err)
 	}

@@ -124,6 +124,9 @@ func (s *Status) readState(ctx context.Context, o StatusOptions, now time.Time) 
 	s.Since, s.Position = run.Saved, logs.String()
 	for _, t := range tables {
 		status := TableStatus{Table: t, Selected: o.Selected(t.Name)}
+		if t.Phase == string(Refused) && t.Remedy == "" { // what to do stands behind the first semicolon, see Check.refuse
+			status.Reason, status.Remedy, _ = strings.Cut(t.Reason, "; ")
+		}
 		status.Lag, status.LagBytes = lagOf(&t, run, now)
 		s.Lag = max(s.Lag, status.Lag)
 		s.Tables = append(s.Tables, status)
