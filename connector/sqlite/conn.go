@@ -57,23 +57,26 @@ func (w *writer) open(ctx context.Context, path string, wait time.Duration) erro
 		return err
 	}
 	w.conn, w.layouts, w.statements = conn, map[string]*layout{}, map[string]*sqlite.Stmt{}
-	err = w.bounded(ctx, wait, func() error {
-		mode, err := queryText(conn, "PRAGMA journal_mode = WAL")
-		if err == nil && mode != "wal" {
-			return fault(connector.Setup, "open the file", schema.Name{}, "put the file on a local disk", "it cannot be used with a write-ahead log (mode %s)", mode)
+	err = w.bounded(ctx, wait, w.useLog)
+	for _, setting := range writeSettings {
+		if err == nil {
+			err = w.bounded(ctx, wait, func() error { return w.exec(setting) })
 		}
-		for _, setting := range writeSettings {
-			if err == nil {
-				err = w.exec(setting)
-			}
-		}
-		return err
-	})
+	}
 	if err == nil {
 		w.file, err = os.Stat(path)
 	}
 	if err != nil {
 		w.close()
+	}
+	return err
+}
+
+// useLog gives the file a write-ahead log.
+func (w *writer) useLog() error {
+	mode, err := queryText(w.conn, "PRAGMA journal_mode = WAL")
+	if err == nil && mode != "wal" {
+		err = fault(connector.Setup, "open the file", schema.Name{}, "put the file on a local disk", "it cannot be used with a write-ahead log (mode %s)", mode)
 	}
 	return err
 }
@@ -94,7 +97,7 @@ func (w *writer) close() error {
 	return err
 }
 
-// bounded runs f, whose statements end with ctx. A lock that another program holds is waited for no longer than wait.
+// bounded runs f, one statement, which ends with ctx. A lock that another program holds is waited for no longer than wait.
 func (w *writer) bounded(ctx context.Context, wait time.Duration, f func() error) error {
 	limited, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -125,7 +128,9 @@ func (w *writer) query(sql string, each func(*sqlite.Stmt), args ...any) error {
 
 func query(conn *sqlite.Conn, sql string, each func(*sqlite.Stmt), args ...any) error {
 	return sqlitex.ExecuteTransient(conn, sql, &sqlitex.ExecOptions{Args: args, ResultFunc: func(s *sqlite.Stmt) error {
-		each(s)
+		if each != nil {
+			each(s)
+		}
 		return nil
 	}})
 }
