@@ -53,7 +53,7 @@ func TestSnapshotWaitsForTransactionsThatWrote(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			_, err := src.Snapshot(ctx, table)
-			who := fmt.Sprintf("process %d", app.PgConn().PID())
+			who := fmt.Sprintf("pid %d", app.PgConn().PID())
 			if name == "prepared" {
 				who = `prepared transaction "p1"`
 			}
@@ -301,6 +301,19 @@ func TestSnapshotOfAnOldVersionIsRefused(t *testing.T) {
 	}
 }
 
+func TestSnapshotIsOfTheTableAndNotOfAnotherWithItsName(t *testing.T) {
+	src, url := openTestSource(t, `CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE made_new (id int PRIMARY KEY)`)
+	table := discover(t, src)["public.t"]
+	testdb.Exec(t, url, "ALTER TABLE t RENAME TO made_old; ALTER TABLE made_new RENAME TO t")
+	snap, err := src.Snapshot(t.Context(), table)
+	if err == nil {
+		snap.Close()
+	}
+	if connector.KindOf(err) != connector.ViewLost {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestReadHoldsAlterationsBackForOneChunkOnly(t *testing.T) {
 	src, url := openTestSource(t, `CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 20000) n`)
 	snap := mustSnapshot(t, src, discover(t, src)["public.t"])
@@ -341,7 +354,7 @@ func TestLockedTableLosesTheView(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer impatient.Close()
-	snap.source = &Source{config: src.config, env: src.env, pool: impatient, server: src.server}
+	snap.source = &Source{config: src.config, env: src.env, pool: impatient, server: src.server, views: src.views}
 	app := connect(t, url)
 	mustExec(t, app, "BEGIN; LOCK TABLE t")
 	if _, err := readChunk(t, snap, chunks[0]); connector.KindOf(err) != connector.ViewLost {

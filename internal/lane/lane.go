@@ -27,8 +27,8 @@ type Lane struct {
 	items  []Item // not yet durable, in the order of the log; the first `taken` of them are with an applier
 	taken  int
 	bytes  int64
-	held   connector.Positions // set by Hold
-	isHeld bool
+	closed bool                // takes nothing in
+	held   connector.Positions // the safe position of a lane closed by Hold
 }
 
 // New returns an empty lane whose frames count against budget.
@@ -41,7 +41,7 @@ func (l *Lane) Append(it Item) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isHeld {
+	if l.closed {
 		return
 	}
 	l.items = append(l.items, it)
@@ -106,22 +106,30 @@ func (l *Lane) Back() {
 	l.taken = 0
 }
 
+// Open lets a lane take items in again that Hold or Discard closed.
+func (l *Lane) Open() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed, l.held = false, nil
+}
+
 // Hold empties the lane and keeps it so: its table is paused. Its safe position stays where it is until the log is read
 // again from there.
 func (l *Lane) Hold(last connector.Positions) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isHeld {
+	if l.closed {
 		return
 	}
-	l.held, l.isHeld = l.safe(last), true
+	l.held, l.closed = l.safe(last), true
 	l.empty()
 }
 
-// Discard empties the lane of a table that is not applied any more, and gives its memory back.
+// Discard empties the lane and keeps it so: its table is not applied, and needs nothing of the log.
 func (l *Lane) Discard() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.closed, l.held = true, nil
 	l.empty()
 }
 
@@ -154,7 +162,7 @@ func (l *Lane) Safe(last connector.Positions) connector.Positions {
 
 func (l *Lane) safe(last connector.Positions) connector.Positions {
 	switch {
-	case l.isHeld:
+	case l.held != nil:
 		return l.held
 	case len(l.items) > 0:
 		return l.items[0].Before

@@ -94,6 +94,11 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 				m.Log.Debug("closed with an error", "error", closeErr)
 			}
 		}
+		if m.ResyncOnGap && !m.fresh && ctx.Err() == nil && connector.KindOf(err) == connector.Gap {
+			if err = m.startOver(ctx, err); err == nil {
+				continue
+			}
+		}
 		switch {
 		case ctx.Err() != nil:
 			if ended(err) != nil {
@@ -103,11 +108,6 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 		case errors.Is(err, errFinished), err == nil:
 			return m.outcome(), nil
 		case errors.Is(err, errRetry):
-			continue
-		case m.ResyncOnGap && connector.KindOf(err) == connector.Gap:
-			if err := m.startOver(ctx, err); err != nil {
-				return m.outcome(), err
-			}
 			continue
 		case !passes(err) || !reached:
 			return m.outcome(), err
@@ -127,6 +127,9 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 
 // passes reports whether waiting may mend an error.
 func passes(err error) bool {
+	if _, ok := errors.AsType[*state.Error](err); ok {
+		return true
+	}
 	kind := connector.KindOf(err)
 	return kind == connector.Unavailable || kind == connector.Conflict
 }
@@ -141,7 +144,8 @@ type runner struct {
 	Options
 	totals map[schema.ID]*totals
 	last   *Summary
-	fresh  bool // the log starts anew: every table needs a copy
+	fresh  bool               // the log starts anew: every table needs a copy
+	known  map[schema.ID]bool // the tables of the first session: without Options.FollowNew no others join in a later one
 }
 
 // totals counts what a run did for one table.
