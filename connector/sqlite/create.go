@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strings"
 
 	"zombiezen.com/go/sqlite"
@@ -15,6 +16,14 @@ import (
 func nameHash(table string) string {
 	sum := sha256.Sum256([]byte(foldName(table)))
 	return hex.EncodeToString(sum[:8])
+}
+
+// copyPrefix is how the names of the tables that copies of a destination are loaded into begin; the copy's number follows.
+func copyPrefix(table string) string { return "sluice_copy_" + nameHash(table) + "_" }
+
+// copyName is the table that the target's copy is loaded into.
+func copyName(t *connector.Target) string {
+	return fmt.Sprintf("%s%d", copyPrefix(t.Name.Table), t.Copy)
 }
 
 // Create makes the table for copy t.Copy; see connector.Sink. It goes on with the table of the same number if that is there.

@@ -15,7 +15,8 @@ import (
 const sinkSystem = "sink sqlite"
 
 // wrapError makes an *Error of SQLite's error: its Kind from the result code. SQLite's messages name tables and columns,
-// never values. An *Error in the chain is returned as it is, and so is the end of a context.
+// never values. An *Error in the chain is returned as it is, and so is the end of a context. What a person must mend is a
+// fault of the file, and so of no table.
 func wrapError(err error, op string, table schema.Name) error {
 	if err == nil {
 		return nil
@@ -27,7 +28,9 @@ func wrapError(err error, op string, table schema.Name) error {
 		return err
 	}
 	e := &connector.Error{System: sinkSystem, Op: op, Table: table, Err: err}
-	e.Kind, e.Hint = kindOf(sqlite.ErrCode(err).ToPrimary())
+	if e.Kind, e.Hint = kindOf(sqlite.ErrCode(err).ToPrimary()); e.Kind == connector.Setup {
+		e.Table = schema.Name{}
+	}
 	return e
 }
 

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -206,5 +205,5 @@ func loadFault(err error, t *connector.Target) error {
 	if code := sqlite.ErrCode(err); code == sqlite.ResultConstraintPrimaryKey || code == sqlite.ResultConstraintUnique {
 		return fault(connector.TableFault, "load rows", t.Name, "`resync` the table", "the copy holds a key twice: %w", err)
 	}
-	return fmt.Errorf("load rows: %w", err)
+	return err
 }

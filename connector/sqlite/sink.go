@@ -3,8 +3,6 @@ package sqlite
 import (
 	"context"
 	"crypto/rand"
-	"errors"
-	"fmt"
 	"maps"
 	"path/filepath"
 	"sync"
@@ -227,15 +225,4 @@ func (s *Sink) mirrorIDs() (mirror, id string) {
 		return s.claim.mirror, s.claim.id
 	}
 	return s.env.Mirror, s.env.ID
-}
-
-// errNotClaimed is a bug of the caller.
-var errNotClaimed = errors.New("the mirror was not claimed")
-
-// copyPrefix is how the names of the tables that copies of a destination are loaded into begin; the copy's number follows.
-func copyPrefix(table string) string { return "sluice_copy_" + nameHash(table) + "_" }
-
-// copyName is the table that the target's copy is loaded into.
-func copyName(t *connector.Target) string {
-	return fmt.Sprintf("%s%d", copyPrefix(t.Name.Table), t.Copy)
 }

@@ -36,7 +36,7 @@ func (s *Sink) begin(ctx context.Context) (*tx, error) {
 	if w.conn == nil {
 		s.writer <- w
 		if w.claim.mirror == "" {
-			return nil, fault(connector.Internal, "begin", schema.Name{}, "", "%w", errNotClaimed)
+			return nil, fault(connector.Internal, "begin", schema.Name{}, "", "the mirror was not claimed")
 		}
 		return nil, fault(connector.Unavailable, "begin", schema.Name{}, "", "the connection was given up after a fault")
 	}
