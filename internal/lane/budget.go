@@ -29,6 +29,12 @@ func (b *Budget) add(n int64) {
 	}
 }
 
+func (b *Budget) full() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used >= b.max
+}
+
 // Wait returns when there is room, or with the error of ctx.
 func (b *Budget) Wait(ctx context.Context) error {
 	for {

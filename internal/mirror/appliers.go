@@ -37,10 +37,9 @@ func (s *session) applyAll(ctx context.Context) error {
 
 // applyOne applies one batch of a table and puts the table back into the queue if there is more.
 func (s *session) applyOne(ctx context.Context, t *table) error {
-	batch := t.lane.Take(s.Limits.BatchRows, s.Limits.BatchBytes)
-	var err error
+	batch, err := t.lane.Take(s.Limits.BatchRows, s.Limits.BatchBytes)
 	switch {
-	case len(batch) == 0:
+	case err != nil, len(batch) == 0:
 	case batch[0].Change != nil:
 		err = s.schemaChanged(ctx, t, batch[0].Change)
 		t.lane.Done()

@@ -139,27 +139,31 @@ func (l *logReader) run(ctx context.Context) error {
 		}
 		switch e := event.(type) {
 		case *connector.Frames:
-			l.append(e.Table.ID, lane.Item{Frames: e})
+			err = l.append(e.Table.ID, lane.Item{Frames: e})
 		case *connector.SchemaChange:
-			l.append(e.Table.ID, lane.Item{Change: e})
+			err = l.append(e.Table.ID, lane.Item{Change: e})
 		case *connector.Progress:
-			if err := l.progress(e); err != nil {
-				return err
-			}
+			err = l.progress(e)
 		default:
-			return fmt.Errorf("stream delivered an event of type %T", event)
+			err = fmt.Errorf("stream delivered an event of type %T", event)
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
 
-func (l *logReader) append(id schema.ID, it lane.Item) {
+func (l *logReader) append(id schema.ID, it lane.Item) error {
 	t := l.table(id)
 	if t == nil {
-		return // dropped a moment ago
+		return nil // dropped a moment ago
 	}
 	it.Before = l.last.Load().UpTo
-	t.lane.Append(it)
+	if err := t.lane.Append(it); err != nil {
+		return err
+	}
 	l.s.wake(t)
+	return nil
 }
 
 // progress moves the reader's position. A log that is read again from before the floor brings older ones first.
@@ -226,16 +230,18 @@ func (s *session) discoverOnce(ctx context.Context) error {
 		}
 	}
 	for _, t := range s.allTables() {
-		s.recheck(t, present[t.id])
+		if err := s.recheck(t, present[t.id]); err != nil {
+			return err
+		}
 	}
 	return s.welcome(ctx, newcomers)
 }
 
 // recheck compares a table with what discovery found of it now; nil: it is gone. What changed goes through the lane, so
 // that it is acted on behind the changes that came before it.
-func (s *session) recheck(t *table, now *schema.Table) {
+func (s *session) recheck(t *table, now *schema.Table) error {
 	if !t.inPhase(CatchingUp, Streaming) {
-		return
+		return nil
 	}
 	t.mu.Lock()
 	was := t.planned.table
@@ -246,9 +252,9 @@ func (s *session) recheck(t *table, now *schema.Table) {
 		gone.Refused = "it was dropped at the source"
 		now = &gone
 	case now.Version <= was.Version || fingerprintOf(now) == fingerprintOf(was):
-		return
+		return nil
 	}
-	t.log.append(t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
+	return t.log.append(t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
 }
 
 func (s *session) welcome(ctx context.Context, newcomers []*schema.Table) error {
