@@ -59,6 +59,22 @@ func NewStore() *Store {
 	return &Store{mirrors: make(map[string]*storedMirror), tables: make(map[schema.Name]*storedTable)}
 }
 
+// Clone returns a store that holds what st holds now, as a backup restored elsewhere does. Copies under way are left out.
+func (st *Store) Clone() *Store {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	c := NewStore()
+	for name, m := range st.mirrors {
+		c.mirrors[name] = &storedMirror{id: m.id, epoch: m.epoch, entries: maps.Clone(m.entries)}
+	}
+	for name, t := range st.tables {
+		stored := *t
+		stored.rows, stored.history, stored.loading = maps.Clone(t.rows), slices.Clone(t.history), nil
+		c.tables[name] = &stored
+	}
+	return c
+}
+
 // Rows returns the rows of a destination that readers see, ordered by key text; nil where there is none to read.
 func (st *Store) Rows(name schema.Name) []Row {
 	st.mu.Lock()

@@ -81,6 +81,11 @@ func TestKeyIsWhatTheReplicaIdentitySends(t *testing.T) {
 		CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10);
 		CREATE TABLE odd_leaf (a int PRIMARY KEY) PARTITION BY RANGE (a);
 		CREATE TABLE odd_leaf_1 PARTITION OF odd_leaf DEFAULT; ALTER TABLE odd_leaf_1 REPLICA IDENTITY NOTHING;
+		CREATE TABLE parts_full (a int NOT NULL UNIQUE) PARTITION BY RANGE (a); ALTER TABLE parts_full REPLICA IDENTITY FULL;
+		CREATE TABLE parts_full_1 PARTITION OF parts_full DEFAULT; ALTER TABLE parts_full_1 REPLICA IDENTITY FULL;
+		CREATE TABLE parts_index (a int NOT NULL) PARTITION BY RANGE (a); CREATE UNIQUE INDEX parts_index_a ON parts_index (a);
+		CREATE TABLE parts_index_1 PARTITION OF parts_index DEFAULT; ALTER TABLE parts_index REPLICA IDENTITY USING INDEX parts_index_a;
+		ALTER TABLE parts_index_1 REPLICA IDENTITY USING INDEX parts_index_1_a_idx;
 		CREATE TABLE include (a int, b int, PRIMARY KEY (a) INCLUDE (b))`)
 	for name, want := range map[string]struct{ key, keyless string }{
 		"pk": {key: "a b"}, "by_index": {key: "b"}, "full_pk": {key: "a"}, "full_unique": {key: "c b"}, "parts": {key: "a"}, "include": {key: "a"},
@@ -91,6 +96,8 @@ func TestKeyIsWhatTheReplicaIdentitySends(t *testing.T) {
 		"deferred":    {keyless: `ALTER TABLE "public"."deferred" DROP CONSTRAINT "deferred_pkey", ADD PRIMARY KEY ("a")`},
 		"generated":   {keyless: `ALTER TABLE "public"."generated" ALTER COLUMN "b" DROP EXPRESSION`},
 		"lost_index":  {keyless: `ALTER TABLE "public"."lost_index" ADD PRIMARY KEY`},
+		"parts_full":  {keyless: `ALTER TABLE "public"."parts_full" ADD PRIMARY KEY ("a")`},
+		"parts_index": {keyless: `ALTER TABLE "public"."parts_index" ADD PRIMARY KEY ("a")`},
 		"odd_leaf":    {keyless: `ALTER TABLE "public"."odd_leaf_1" REPLICA IDENTITY FULL`},
 	} {
 		table := discover(t, src)["public."+name]

@@ -16,6 +16,12 @@ type Config struct {
 	Publication string `yaml:"publication" side:"source" doc:"Publication; by default sluice_ and the mirror's name."`
 }
 
+// What is said of a URL that cannot be parsed. The parser's own error quotes it, with the password in some spellings.
+const (
+	unreadableURL = "cannot be read as a connection string, or names a file that cannot be read"
+	readableURL   = `write postgres://user@host:5432/database?option=value, with %-codes for special characters in a password`
+)
+
 // NewConfig returns a Config with its defaults set.
 func NewConfig() connector.Config { return &Config{Connections: 8} }
 
@@ -28,10 +34,7 @@ func (c *Config) Validate() []connector.Problem {
 	if c.URL == "" {
 		ps = append(ps, connector.Problem{Table: "url", What: "is missing", Fix: `url: "postgres://user@host/database"`})
 	} else if _, err := pgconn.ParseConfig(c.URL); err != nil {
-		ps = append(ps, connector.Problem{
-			Table: "url", What: "cannot be read as a connection string, or names a file that cannot be read",
-			Fix: `write postgres://user@host:5432/database?option=value, with %-codes for special characters in a password`,
-		})
+		ps = append(ps, connector.Problem{Table: "url", What: unreadableURL, Fix: readableURL})
 	}
 	if c.Slot != "" && !slotForm.MatchString(c.Slot) {
 		ps = append(ps, connector.Problem{Table: "slot", What: "is no name for a slot", Fix: "use small letters, digits and _, 63 at most"})

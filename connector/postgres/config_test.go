@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/sluicehq/sluice/connector"
 )
 
 func TestConfigFaultsAreFoundWithoutAConnection(t *testing.T) {
@@ -27,6 +29,18 @@ func TestConfigFaultsAreFoundWithoutAConnection(t *testing.T) {
 		}
 		if strings.Contains(fmt.Sprint(problems), "pass%word") {
 			t.Errorf("a finding shows a password: %v", problems)
+		}
+	}
+}
+
+func TestUnreadableURLShowsNoPassword(t *testing.T) {
+	c := &Config{URL: "host=h password = geheim port=abc", Connections: 2}
+	_, source := OpenSource(t.Context(), c, connector.Env{Mirror: "m"})
+	_, sink := OpenSink(t.Context(), c, connector.Env{Mirror: "m"})
+	_, replication := connectReplication(t.Context(), c, "m")
+	for _, err := range []error{source, sink, replication} {
+		if connector.KindOf(err) != connector.Setup || strings.Contains(err.Error(), "geheim") {
+			t.Errorf("kind %s: %v", connector.KindOf(err), err)
 		}
 	}
 }

@@ -2,13 +2,14 @@ package postgres
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -17,6 +18,7 @@ const connectTimeout = 15 * time.Second
 
 // sessionSettings are the same on every connection, the walsender's included: the text of a value must not depend on the
 // role's or the database's defaults, nor a copy on row security. lock_timeout keeps us from queuing others behind us.
+// Notices would fill the connection while we only send rows, until both sides wait for the other to read.
 var sessionSettings = map[string]string{
 	"TimeZone":                            "UTC",
 	"DateStyle":                           "ISO, YMD",
@@ -26,6 +28,7 @@ var sessionSettings = map[string]string{
 	"lc_monetary":                         "C",
 	"xmloption":                           "content",
 	"client_encoding":                     "UTF8",
+	"client_min_messages":                 "error",
 	"search_path":                         "", // every name in SQL and in format_type's answers is qualified
 	"row_security":                        "off",
 	"statement_timeout":                   "0",
@@ -38,7 +41,7 @@ var sessionSettings = map[string]string{
 func newPool(ctx context.Context, c *Config, system, application string) (*pgxpool.Pool, error) {
 	pc, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
-		return nil, wrapError(fmt.Errorf("connection string: %w", err), system, "connect", schema.Name{})
+		return nil, badURL(system)
 	}
 	setSession(&pc.ConnConfig.Config, application)
 	pc.MaxConns = int32(c.Connections)
@@ -50,12 +53,16 @@ func newPool(ctx context.Context, c *Config, system, application string) (*pgxpo
 func connectReplication(ctx context.Context, c *Config, application string) (*pgconn.PgConn, error) {
 	pc, err := pgconn.ParseConfig(c.URL)
 	if err != nil {
-		return nil, wrapError(fmt.Errorf("connection string: %w", err), sourceSystem, "connect", schema.Name{})
+		return nil, badURL(sourceSystem)
 	}
 	setSession(pc, application)
 	pc.RuntimeParams["replication"] = "database"
 	conn, err := pgconn.ConnectConfig(ctx, pc)
 	return conn, wrapError(err, sourceSystem, "connect for replication", schema.Name{})
+}
+
+func badURL(system string) error {
+	return &connector.Error{Kind: connector.Setup, System: system, Op: "connect", Err: errors.New("url " + unreadableURL), Hint: readableURL}
 }
 
 func setSession(pc *pgconn.Config, application string) {

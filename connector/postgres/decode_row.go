@@ -90,11 +90,12 @@ func (d *rowDecoder) Decode(f *connector.Frames) (*connector.Rows, error) {
 }
 
 func countRows(commits []connector.Commit) int {
+	const most = 1 << 16 // a first guess; damaged frames may claim any number
 	n := 0
 	for _, c := range commits {
-		n += max(c.Rows, 0)
+		n += min(max(c.Rows, 0), most-n)
 	}
-	return min(n, 1<<16) // a first guess; damaged frames may claim any number
+	return n
 }
 
 // errShort says that a message ends too early.
@@ -162,7 +163,12 @@ func (d *rowDecoder) decodeUpdate(m []byte) error {
 	keyChanged := len(d.rows.table.Key) == 0
 	for i := range d.new {
 		if d.new[i].kind == cellUnsent {
-			d.new[i] = d.old[i] // unchanged: the old tuple has it in full, as far as it was sent
+			// Unchanged, and the old tuple has it in full as far as it was sent. NULL is never stored out of line: there the
+			// old tuple is one of a new partition that has another identity than the table, and sends NULL for what it lacks.
+			if d.old[i].kind != cellText {
+				d.old[i] = cell{kind: cellUnsent}
+			}
+			d.new[i] = d.old[i]
 		}
 		if d.isKey[i] && !equalCells(d.old[i], d.new[i]) {
 			keyChanged = true

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -70,6 +71,11 @@ func TestRowMessagesOfTheServer(t *testing.T) {
 		setup, sql string
 		want       []string
 	}{
+		"full identity and a partition made later without it": {
+			`CREATE TABLE t (id int PRIMARY KEY, a int, big text) PARTITION BY RANGE (id); ALTER TABLE t REPLICA IDENTITY FULL`,
+			`CREATE TABLE t_1 PARTITION OF t DEFAULT; INSERT INTO t VALUES (1, 1, ` + large + `); UPDATE t SET a = 2; UPDATE t SET id = 2`,
+			[]string{"insert: 1 1 c4ca4238a", "update: 1 2 ?", "before: 1 - ?", "update: 2 2 ?"},
+		},
 		"default identity": {
 			`CREATE TABLE t (a int, id int PRIMARY KEY, big text, g int GENERATED ALWAYS AS (1) STORED)`,
 			`INSERT INTO t VALUES (1, 1, ` + large + `); UPDATE t SET a = NULL; UPDATE t SET id = 2; DELETE FROM t; TRUNCATE t`,
@@ -143,6 +149,14 @@ func tuple(kind byte, values ...string) []byte {
 		}
 	}
 	return appendTuple([]byte{kind}, row)
+}
+
+func TestDamagedCommitsDoNotPanic(t *testing.T) {
+	table := listTable()
+	f := &connector.Frames{Table: table, Commits: []connector.Commit{{Rows: math.MaxInt}, {Rows: -1}, {Rows: math.MaxInt}}}
+	if _, err := newRowDecoder(table, memory.DefaultAllocator).Decode(f); connector.KindOf(err) != connector.TableFault {
+		t.Errorf("kind %s: %v", connector.KindOf(err), err)
+	}
 }
 
 func TestDamagedFramesNameTheColumnAndThePosition(t *testing.T) {

@@ -20,7 +20,8 @@ const (
 )
 
 // wrapError makes an *Error of a driver's error: its Kind from the SQLSTATE, its text without row values. An *Error in
-// the chain is returned as it is, and so is the end of a context, which is no fault of the server.
+// the chain is returned as it is, and so is the end of the caller's context, which is no fault of the server. A host that
+// did not answer within the time to connect is one, though the driver says it by a context of its own.
 func wrapError(err error, system, op string, table schema.Name) error {
 	if err == nil {
 		return nil
@@ -28,12 +29,21 @@ func wrapError(err error, system, op string, table schema.Name) error {
 	if _, ok := errors.AsType[*connector.Error](err); ok {
 		return err
 	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	late := errors.Is(err, context.DeadlineExceeded)
+	if errors.Is(err, context.Canceled) || late && !connecting {
 		return err
+	}
+	if late {
+		err = errors.New(err.Error()) // nobody is to take it for the end of the caller's time
+		return &connector.Error{Kind: connector.Unavailable, System: system, Op: op, Table: table, Err: err}
 	}
 	e := &connector.Error{System: system, Op: op, Table: table, Err: err}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		e.Kind, e.Hint = kindOfState(pg.Code), pg.Hint
+		if pg.Code == "23505" && pg.SchemaName == "pg_catalog" {
+			e.Kind = connector.Conflict // two statements made objects of one name at the same moment
+		}
 		e.Column = pg.ColumnName
 		e.Err = serverError{pg}
 		return e
@@ -75,8 +85,10 @@ func kindOfState(code string) connector.Kind {
 	switch code {
 	case "40001", "40P01", "55P03", "57014": // serialization, deadlock, lock not available, statement time-out
 		return connector.Conflict
-	case "42501", "28000", "28P01", "3D000", "25006", "0A000": // rights, authorization, no such database, read only, unsupported
+	case "42501", "28000", "28P01", "3D000", "0A000": // rights, authorization, no such database, unsupported
 		return connector.Setup
+	case "25006": // read only: no fault of a table, and a failover passes
+		return connector.Unavailable
 	case "54000", "21000": // a row or value too large; two rows of a set that are one to the server
 		return connector.Constraint
 	}

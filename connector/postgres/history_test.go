@@ -1,7 +1,9 @@
 package postgres
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +59,28 @@ func TestHistoryInTextFormat(t *testing.T) {
 8|∅|∅|update|p1|1|{a,b}|∅
 5|e|::5|insert|p2|0|∅|∅`)
 	wantRows(t, url, "SELECT DISTINCT _sluice_committed_at AT TIME ZONE 'UTC' FROM t WHERE _sluice_op <> 'copy'", "2024-02-29 01:02:03.000004")
+}
+
+func TestNoticesOfTriggersDoNotBlockTheRows(t *testing.T) {
+	url := testServer.Database(t)
+	s := openTestSink(t, url)
+	target := stored(t, s, connector.Target{Table: plain("t"), History: true})
+	testdb.Exec(t, url, `CREATE FUNCTION noise() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN RAISE NOTICE '%', repeat('x', 8000); RETURN NEW; END $$;
+		CREATE TRIGGER noise BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION noise()`)
+	const n = 20_000 // more than the buffers on both sides hold
+	rows := make([]testRow, n)
+	for i := range rows {
+		rows[i] = testRow{insert, fmt.Sprintf("%d|%s|b", i, strings.Repeat("y", 400))}
+	}
+	r := testRows(t, target.Table, false, rows...)
+	r.Commits = []connector.Commit{{Rows: n, Position: "p"}}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	x := begin(t, s)
+	must(t, x.Write(ctx, target, r))
+	must(t, x.Commit(ctx, nil))
+	wantRows(t, url, "SELECT count(*) FROM t", fmt.Sprint(n))
 }
 
 func TestLaterCopyIsAppendedToAHistory(t *testing.T) {

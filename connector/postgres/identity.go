@@ -107,6 +107,10 @@ func (t *catalogTable) findKey() (key []string, why string) {
 	if index == nil {
 		return nil, t.keylessReason()
 	}
+	if t.relation.kind == 'p' && !t.givesIdentity() {
+		return nil, fmt.Sprintf("it has no primary key that partitions made later would have as replica identity; ALTER TABLE %s ADD PRIMARY KEY (%s)",
+			quoteName(t.Name), quoteList(index.columns))
+	}
 	for _, name := range index.columns {
 		if c := t.Columns[t.Column(name)]; c.Generated != "" {
 			return nil, fmt.Sprintf("column %s of its key is generated and not in the log; ALTER TABLE %s ALTER COLUMN %s DROP EXPRESSION",
@@ -146,6 +150,12 @@ func (t *catalogTable) identityIndex() *catalogIndex {
 		}
 	}
 	return nil
+}
+
+// givesIdentity reports whether partitions made later will have a usable replica identity: theirs is the default one,
+// whatever that of the table. Without it updates and deletes are not published (see membershipQuery).
+func (t *catalogTable) givesIdentity() bool {
+	return slices.ContainsFunc(t.indexes, func(x catalogIndex) bool { return x.primary && x.immediate })
 }
 
 func (t *catalogTable) isNotNull(x *catalogIndex) bool {

@@ -279,6 +279,33 @@ func TestTruncateIsOneRowOfEachSelectedTable(t *testing.T) {
 	}
 }
 
+func TestRoomForRowsIsLimitedForAllTablesTogether(t *testing.T) {
+	const tables = 50
+	st := newScriptStream(nil, 1)
+	next := map[uint32]*selection{}
+	for oid := uint32(1); oid <= tables; oid++ {
+		next[oid] = &selection{table: idTable(fmt.Sprint(oid))}
+	}
+	st.selected.Store(&next)
+	st.beginTransaction(beginMessage{final: 100, xid: 1})
+	for oid := uint32(1); oid <= tables; oid++ {
+		if err := st.message(t.Context(), relationOf(next[oid].table)); err != nil {
+			t.Fatal(err)
+		}
+		st.relations[oid].lastBytes = flushBytes // it was busy before
+		if err := st.message(t.Context(), encodeInsert(oid, "1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	room := 0
+	for _, r := range st.touched {
+		room += cap(r.frames.Data)
+	}
+	if len(st.touched) != tables || room > 3*flushBytes {
+		t.Errorf("%d bytes for one row in each of %d tables", room, len(st.touched))
+	}
+}
+
 func TestDamagedConnectionIsUnavailable(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"length too small":     {'d', 0, 0, 0, 3},

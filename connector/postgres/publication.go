@@ -235,7 +235,7 @@ SELECT root.oid,
            WHERE i.indrelid = leaf.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
              AND CASE leaf.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END) END), true)
          AND (root.relkind <> 'p' OR EXISTS (
-           SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = root.oid AND i.indisprimary AND i.indisvalid)),
+           SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = root.oid AND i.indisprimary AND i.indisvalid AND i.indimmediate)),
        coalesce(bool_and(leaf.relreplident = 'f'), false),
        ARRAY(SELECT EXISTS (SELECT FROM member m WHERE m.prrelid = root.oid AND m.pubname = n.name AND m.whole)
              FROM unnest($1::text[]) WITH ORDINALITY n(name, i) ORDER BY n.i),

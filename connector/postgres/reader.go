@@ -18,6 +18,7 @@ type reader struct {
 	tx          transaction
 	touched     []*relation // those with pending rows, in the order first touched
 	pending     int         // bytes of rows in them
+	reserved    int         // bytes of room made for rows in them
 	end         LSN         // everything that commits below it has been read
 	endTime     int64       // the server's clock there
 	reported    LSN         // end, as last handed out
@@ -277,7 +278,8 @@ func (st *stream) row(ctx context.Context, oid uint32, m []byte) error {
 	}
 	f := r.frames
 	if f == nil {
-		f = &connector.Frames{Table: r.table, Data: make([]byte, 0, r.capacity(len(m)))}
+		f = &connector.Frames{Table: r.table, Data: make([]byte, 0, r.capacity(len(m), flushBytes-st.reserved))}
+		st.reserved += cap(f.Data)
 		r.frames, r.inFrames = f, false
 		st.touched = append(st.touched, r)
 	}
@@ -311,7 +313,7 @@ func (st *stream) flush() {
 		r.lastBytes, r.frames = len(f.Data), nil
 	}
 	clear(st.touched)
-	st.touched, st.pending = st.touched[:0], 0
+	st.touched, st.pending, st.reserved = st.touched[:0], 0, 0
 	if st.end > st.reported {
 		st.reported = st.end
 		st.moved.Store(time.Now().UnixNano())

@@ -143,6 +143,10 @@ func (x *tx) place(ctx context.Context, t *connector.Target, oid string, adopted
 		return x.move(ctx, t)
 	}
 	if adopted {
+		// Who is writing to it now comes first, and nobody can after it was seen to be empty.
+		if _, err := x.exec(ctx, "LOCK TABLE "+quoteName(t.Name)+" IN SHARE ROW EXCLUSIVE MODE"); err != nil {
+			return err
+		}
 		rows, err := x.query(ctx, "SELECT 1 FROM "+quoteName(t.Name)+" LIMIT 1")
 		if err != nil {
 			return err

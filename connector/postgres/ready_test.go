@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -276,6 +277,28 @@ func TestEmptyTableThatFitsIsAdopted(t *testing.T) {
 	testdb.Exec(t, url, "INSERT INTO u VALUES (7)")
 	wantKind(t, s.Ready(t.Context(), target, nil), connector.TableFault)
 	wantRows(t, url, "SELECT id FROM u", "7")
+}
+
+func TestRowWrittenToAnAdoptedTableDuringTheExchangeStays(t *testing.T) {
+	url := testServer.Database(t)
+	s := openTestSink(t, url)
+	testdb.Exec(t, url, "CREATE TABLE t (id int PRIMARY KEY, a text, b text)")
+	target := plan(t, s, connector.Target{Table: plain("t")})
+	target.Copy = 1
+	load(t, s, target, inserts("1|a|A")...)
+	other := connect(t, url)
+	mustExec(t, other, "BEGIN; INSERT INTO t VALUES (7)")
+	done := make(chan error, 1)
+	go func() { done <- s.Ready(t.Context(), target, nil) }()
+	testdb.Eventually(t, func() error {
+		if testdb.QueryText(t, url, "SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass AND NOT granted") == "0" {
+			return errors.New("nobody waits for the table")
+		}
+		return nil
+	})
+	mustExec(t, other, "COMMIT")
+	wantKind(t, <-done, connector.TableFault)
+	wantRows(t, url, "SELECT id FROM t", "7")
 }
 
 func TestNewTableHasTheSchemasDefaultGrants(t *testing.T) {

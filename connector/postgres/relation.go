@@ -39,9 +39,10 @@ func (r *relation) choose(chosen *selection) {
 	}
 }
 
-// capacity guesses how many bytes the next frames will need, so that a busy table's are not grown step by step.
-func (r *relation) capacity(row int) int {
-	return min(max(r.lastBytes+r.lastBytes/8, 4+row), flushBytes+flushBytes/8+row)
+// capacity guesses how many bytes the next frames will need, so that a busy table's are not grown step by step. A
+// transaction may touch any number of tables: what is reserved for all of them together has a limit, of which left is left.
+func (r *relation) capacity(row, left int) int {
+	return max(min(r.lastBytes+r.lastBytes/8, left+flushBytes/8+row), 4+row)
 }
 
 // ready returns the relation of a row, settled; nil if the table is not selected.

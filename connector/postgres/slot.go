@@ -94,12 +94,17 @@ func (s *Source) createSlot(ctx context.Context) (LSN, error) {
 		lsn string
 		err error
 	}
-	began := time.Now()
 	done := make(chan result, 1)
 	go func() { // it is received from below, whatever happens
 		var r result
-		r.err = s.pool.QueryRow(ctx, "SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot($1, 'pgoutput')",
-			s.slotName()).Scan(&r.lsn)
+		r.err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			// The server waits for transactions as for locks, but nobody waits behind us.
+			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = 0"); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, "SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot($1, 'pgoutput')",
+				s.slotName()).Scan(&r.lsn)
+		})
 		done <- r
 	}()
 	report := time.NewTicker(creationReport)
@@ -107,17 +112,17 @@ func (s *Source) createSlot(ctx context.Context) (LSN, error) {
 	for {
 		select {
 		case <-report.C:
-			s.log().Warn("replication slot waits for transactions to end", "slot", s.slotName(), "transactions", s.runningSince(ctx, began))
+			s.log().Warn("replication slot waits for transactions to end", "slot", s.slotName(), "transactions", s.running(ctx))
 		case r := <-done:
 			if r.err != nil {
-				return 0, s.slotCreationError(ctx, r.err, began)
+				return 0, s.slotCreationError(ctx, r.err)
 			}
 			return ParseLSN(r.lsn)
 		}
 	}
 }
 
-func (s *Source) slotCreationError(ctx context.Context, err error, began time.Time) error {
+func (s *Source) slotCreationError(ctx context.Context, err error) error {
 	const op = "create the replication slot"
 	if ctx.Err() == context.Canceled {
 		return ctx.Err()
@@ -125,7 +130,7 @@ func (s *Source) slotCreationError(ctx context.Context, err error, began time.Ti
 	if ctx.Err() != nil {
 		return &connector.Error{
 			Kind: connector.Conflict, System: sourceSystem, Op: op,
-			Err:  fmt.Errorf("%w while it waited for transactions that began before it: %s", ctx.Err(), s.runningSince(ctx, began)),
+			Err:  fmt.Errorf("%w while it waited for open transactions: %s", ctx.Err(), s.running(ctx)),
 			Hint: "let them end, or end them",
 		}
 	}
@@ -149,27 +154,19 @@ func (s *Source) replicationRight() string {
 	return "ALTER ROLE " + quoteIdent(s.pool.Config().ConnConfig.User) + " REPLICATION"
 }
 
-// runningSince names the transactions with writes that are older than began, prepared ones too.
-func (s *Source) runningSince(ctx context.Context, began time.Time) string {
+// running names the transactions with writes that run now, prepared ones too: creating a slot waits three times for those
+// of the moment, so that also later ones than the creation may be waited for.
+func (s *Source) running(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
 	defer cancel()
-	var who *string
-	err := s.pool.QueryRow(ctx, `
-		SELECT string_agg(t.who, '; ' ORDER BY t.since) FROM (
-			SELECT 'pid ' || pid || ' (' || coalesce(application_name, '') || ') since ' || xact_start::timestamptz(0) AS who, xact_start AS since
-			FROM pg_catalog.pg_stat_activity
-			WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()
-			  AND xact_start < pg_catalog.clock_timestamp() - $1 * interval '1 second'
-			UNION ALL
-			SELECT 'prepared transaction ' || gid || ' since ' || prepared::timestamptz(0), prepared
-			FROM pg_catalog.pg_prepared_xacts) t`, time.Since(began).Seconds()).Scan(&who)
+	open, err := s.writers(ctx, nil, true, nil)
 	switch {
 	case err != nil:
 		return "not known: " + err.Error()
-	case who == nil:
+	case len(open) == 0:
 		return "none is left"
 	}
-	return *who
+	return joinWriters(open)
 }
 
 // awaitFreeSlot waits until nobody uses the slot. A connection of our own past is ended after a moment.

@@ -84,7 +84,8 @@ func (s *Source) Snapshot(ctx context.Context, t *schema.Table) (connector.Snaps
 	if err != nil {
 		return nil, err
 	}
-	if now == nil || now.Refused != "" || !sameColumns(now.Table, t) {
+	// The columns were described by name: it must be the table's own, before and now.
+	if now == nil || now.Refused != "" || now.Name != t.Name || before.columns[0].table != oid || !sameColumns(now.Table, t) {
 		return nil, viewLost(op, t.Name, "the table is no longer what it was")
 	}
 	now.Table = t

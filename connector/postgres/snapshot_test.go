@@ -53,7 +53,7 @@ func TestSnapshotWaitsForTransactionsThatWrote(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			_, err := src.Snapshot(ctx, table)
-			who := fmt.Sprintf("process %d", app.PgConn().PID())
+			who := fmt.Sprintf("pid %d", app.PgConn().PID())
 			if name == "prepared" {
 				who = `prepared transaction "p1"`
 			}
@@ -298,6 +298,19 @@ func TestSnapshotOfAnOldVersionIsRefused(t *testing.T) {
 		if connector.KindOf(err) != connector.ViewLost {
 			t.Errorf("after %s: %v", alter, err)
 		}
+	}
+}
+
+func TestSnapshotIsOfTheTableAndNotOfAnotherWithItsName(t *testing.T) {
+	src, url := openTestSource(t, `CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE made_new (id int PRIMARY KEY)`)
+	table := discover(t, src)["public.t"]
+	testdb.Exec(t, url, "ALTER TABLE t RENAME TO made_old; ALTER TABLE made_new RENAME TO t")
+	snap, err := src.Snapshot(t.Context(), table)
+	if err == nil {
+		snap.Close()
+	}
+	if connector.KindOf(err) != connector.ViewLost {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net/url"
@@ -398,12 +399,14 @@ func TestEachReplicaIdentityFindsItsPublication(t *testing.T) {
 		CREATE TABLE mixed (id int, v int) PARTITION BY RANGE (id);
 		CREATE TABLE mixed_1 PARTITION OF mixed FOR VALUES FROM (0) TO (10); ALTER TABLE mixed_1 REPLICA IDENTITY FULL;
 		CREATE TABLE mixed_2 PARTITION OF mixed FOR VALUES FROM (10) TO (20);
+		CREATE TABLE late (id int PRIMARY KEY DEFERRABLE, v int) PARTITION BY RANGE (id); ALTER TABLE late REPLICA IDENTITY FULL;
+		CREATE TABLE late_1 PARTITION OF late FOR VALUES FROM (0) TO (10); ALTER TABLE late_1 REPLICA IDENTITY FULL;
 		CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (v int) INHERITS (parent)`)
 	st := f.stream(nil)
 	full, insert := f.source.publicationName(fullPublication), f.source.publicationName(insertPublication)
 	for name, want := range map[string]string{
 		"pk": full, "full_keyless": full, "by_index": full, "parts": full, "parent": full,
-		"index_gone": insert, "nothing": insert, "mixed": insert, "deferred": insert,
+		"index_gone": insert, "nothing": insert, "mixed": insert, "deferred": insert, "late": insert,
 	} {
 		f.add(st, name)
 		if got := f.published(name); got != want {
@@ -415,6 +418,7 @@ func TestEachReplicaIdentityFindsItsPublication(t *testing.T) {
 	}
 	f.exec("INSERT INTO parts VALUES (1, 1), (11, 1); UPDATE parts SET v = 2; UPDATE parts SET id = 12 WHERE id = 1")
 	f.exec("INSERT INTO mixed VALUES (1, 1), (11, 1); UPDATE mixed SET v = 2; DELETE FROM mixed")
+	f.exec("CREATE TABLE late_2 PARTITION OF late FOR VALUES FROM (10) TO (20); INSERT INTO late VALUES (11, 1); UPDATE late SET v = 2")
 	f.exec("INSERT INTO full_keyless VALUES (1); UPDATE full_keyless SET v = 2; DELETE FROM full_keyless")
 	f.exec("INSERT INTO by_index VALUES (1, 1); UPDATE by_index SET id = 2; DELETE FROM by_index")
 	events := f.upTo(st, f.head())
@@ -663,7 +667,10 @@ func TestEndedConnectionIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestSlotCreationNamesWhomItWaitsFor(t *testing.T) {
+func TestSlotCreationOutlastsLockTimeoutAndNamesWhomItWaitsFor(t *testing.T) {
+	before := sessionSettings["lock_timeout"]
+	t.Cleanup(func() { sessionSettings["lock_timeout"] = before })
+	sessionSettings["lock_timeout"] = "100ms"
 	f := newStreamFixture(t, "CREATE TABLE a (id int PRIMARY KEY)")
 	tx, err := f.source.pool.Begin(t.Context())
 	if err != nil {
@@ -678,6 +685,26 @@ func TestSlotCreationNamesWhomItWaitsFor(t *testing.T) {
 	defer cancel()
 	_, err = f.source.Stream(ctx, "", nil)
 	expectKind(t, err, connector.Conflict, fmt.Sprintf("pid %d", pid), "since")
+}
+
+func TestSlotCreationNamesOthersTransactionsToARoleWithFewRights(t *testing.T) {
+	f := newStreamFixture(t, "CREATE TABLE a (id int PRIMARY KEY)")
+	f.exec("CREATE ROLE few LOGIN REPLICATION")
+	t.Cleanup(func() { f.exec("DROP OWNED BY few"); f.exec("DROP ROLE few") })
+	f.exec("GRANT CREATE ON DATABASE " + quoteIdent(f.mirror) + " TO few")
+	u, err := url.Parse(f.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User("few")
+	app := connect(t, f.url)
+	mustExec(t, app, "BEGIN; INSERT INTO a VALUES (1)")
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err = f.open(u.String()).Stream(ctx, "", nil)
+	expectKind(t, err, connector.Conflict, fmt.Sprintf("pid %d", app.PgConn().PID()))
+	f.exec("DROP PUBLICATION IF EXISTS " + quoteIdent(f.source.publicationName(fullPublication)))
+	f.exec("DROP PUBLICATION IF EXISTS " + quoteIdent(f.source.publicationName(insertPublication)))
 }
 
 func TestSchemaChangeStandsBetweenOldAndNewRows(t *testing.T) {
@@ -969,4 +996,48 @@ func TestPositionsAreOrderedAlongTheHistory(t *testing.T) {
 		_, err := s.Compare(c[0], c[1])
 		expectKind(t, err, connector.Gap)
 	}
+}
+
+func TestKeyThatDiscoveryFindsIsPublished(t *testing.T) {
+	f := newStreamFixture(t, `
+		CREATE TABLE full_unique (a int NOT NULL UNIQUE) PARTITION BY RANGE (a); ALTER TABLE full_unique REPLICA IDENTITY FULL;
+		CREATE TABLE full_unique_1 PARTITION OF full_unique DEFAULT; ALTER TABLE full_unique_1 REPLICA IDENTITY FULL;
+		CREATE TABLE full_pk (a int PRIMARY KEY) PARTITION BY RANGE (a); ALTER TABLE full_pk REPLICA IDENTITY FULL;
+		CREATE TABLE full_pk_1 PARTITION OF full_pk DEFAULT; ALTER TABLE full_pk_1 REPLICA IDENTITY FULL;
+		CREATE TABLE by_index (a int NOT NULL) PARTITION BY RANGE (a); CREATE UNIQUE INDEX by_index_a ON by_index (a);
+		ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_a;
+		CREATE TABLE mixed (a int PRIMARY KEY) PARTITION BY RANGE (a);
+		CREATE TABLE mixed_1 PARTITION OF mixed DEFAULT; ALTER TABLE mixed_1 REPLICA IDENTITY NOTHING;
+		CREATE TABLE plain_full (a int NOT NULL UNIQUE); ALTER TABLE plain_full REPLICA IDENTITY FULL`)
+	st := f.stream(nil)
+	for _, name := range []string{"full_unique", "full_pk", "by_index", "mixed", "plain_full"} {
+		table := f.table(name)
+		if _, err := st.Add(t.Context(), table); err != nil {
+			t.Errorf("%s, key %v: %v", name, table.KeyNames(), err)
+		}
+		if full := f.published(name) == f.source.publicationName(fullPublication); full != (len(table.Key) > 0) {
+			t.Errorf("%s, key %v, is published by %q", name, table.KeyNames(), f.published(name))
+		}
+	}
+}
+
+func TestOurMessagesDoNotWaitForAStandby(t *testing.T) {
+	f := newStreamFixture(t, "CREATE TABLE a (id int PRIMARY KEY)")
+	st := f.stream(nil)
+	f.exec("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+	t.Cleanup(func() { f.exec("ALTER SYSTEM RESET synchronous_standby_names"); f.exec("SELECT pg_reload_conf()") })
+	f.exec("SELECT pg_reload_conf()")
+	testdb.Eventually(t, func() error {
+		if testdb.QueryText(t, f.url, "SHOW synchronous_standby_names") != "nobody" {
+			return errors.New("the setting is not in effect")
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	end, err := f.source.Head(ctx, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.upTo(st, end)
 }

@@ -22,16 +22,20 @@ const (
 // SHARE UPDATE EXCLUSIVE are those of index builds and of vacuum.
 var writeModes = []string{"RowExclusiveLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock"}
 
-// writer is a transaction that may have written to a table before the stream knew of the table.
+// writer is a transaction that has written, or is about to.
 type writer struct {
 	transaction string // virtual transaction id; a prepared transaction keeps that of its session
 	pid         int32  // 0: prepared
+	application string
 	gid         string // of a prepared one
-	since       string
+	since       string // "" if we may not know
 }
 
 func (w writer) String() string {
-	who := fmt.Sprintf("process %d", w.pid)
+	who := fmt.Sprintf("pid %d", w.pid)
+	if w.application != "" {
+		who += " (" + w.application + ")"
+	}
 	if w.pid == 0 {
 		who = fmt.Sprintf("prepared transaction %q", w.gid)
 	}
@@ -86,15 +90,25 @@ func (s *Source) waitForWriters(ctx context.Context, t *schema.Table, oid uint32
 }
 
 func stillOpen(ctx context.Context, op string, table schema.Name, open []writer) error {
-	names := make([]string, len(open))
-	for i, w := range open {
-		names[i] = w.String()
-	}
 	return &connector.Error{
 		Kind: connector.Conflict, System: sourceSystem, Op: op, Table: table,
-		Err:  fmt.Errorf("%w: the table was written by transactions that are still open: %s", ctx.Err(), strings.Join(names, ", ")),
+		Err:  fmt.Errorf("%w: the table was written by transactions that are still open: %s", ctx.Err(), joinWriters(open)),
 		Hint: "commit them or roll them back",
 	}
+}
+
+// namedWriters bounds how many transactions an error or a warning names.
+const namedWriters = 10
+
+func joinWriters(open []writer) string {
+	names := make([]string, min(len(open), namedWriters))
+	for i := range names {
+		names[i] = open[i].String()
+	}
+	if more := len(open) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
 }
 
 // treeOf returns the table and, if it is partitioned, all partitions of all depths.
@@ -107,10 +121,11 @@ func (s *Source) treeOf(ctx context.Context, oid uint32) ([]uint32, error) {
 }
 
 // writers returns the transactions that hold a write lock on one of the relations; with all, every transaction that has
-// an id. A noted list confines them to those in it.
+// an id. A noted list confines them to those in it. The oldest ones come first, as far as we may know since when they run.
 func (s *Source) writers(ctx context.Context, relations []uint32, all bool, noted []string) ([]writer, error) {
 	rows, err := s.pool.Query(ctx, `
-		SELECT DISTINCT l.virtualtransaction, coalesce(l.pid, 0), coalesce(p.gid, ''), coalesce(a.xact_start, p.prepared)::text
+		SELECT DISTINCT l.virtualtransaction, coalesce(l.pid, 0), coalesce(a.application_name, ''), coalesce(p.gid, ''),
+		       coalesce(a.xact_start, p.prepared)::timestamptz(0)::text AS since
 		FROM pg_catalog.pg_locks l
 		LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 		LEFT JOIN pg_catalog.pg_locks x ON l.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid'
@@ -120,14 +135,15 @@ func (s *Source) writers(ctx context.Context, relations []uint32, all bool, note
 		  AND ($4::text[] IS NULL OR l.virtualtransaction = ANY($4::text[]))
 		  AND (l.locktype = 'relation' AND l.relation = ANY($1::oid[]) AND l.mode = ANY($2::text[])
 		       AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
-		    OR $3::bool AND l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock')`,
+		    OR $3::bool AND l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock')
+		ORDER BY since`,
 		relations, writeModes, all, noted)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (w writer, err error) {
 		var since *string
-		err = row.Scan(&w.transaction, &w.pid, &w.gid, &since)
+		err = row.Scan(&w.transaction, &w.pid, &w.application, &w.gid, &since)
 		if since != nil {
 			w.since = *since
 		}

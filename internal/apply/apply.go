@@ -50,6 +50,33 @@ func NewTable(target *connector.Target, at Checkpoint, floor connector.Positions
 	return t, nil
 }
 
+// Follow goes on under another version of the table, whose rows are stored in the same way.
+func (t *Table) Follow(target *connector.Target) error {
+	decoder, err := t.log.Decoder(target.Table)
+	if err != nil {
+		return err
+	}
+	t.target, t.decoder = target, decoder
+	return nil
+}
+
+// Has reports whether the destination accounts for what c, a commit of this table's log, did before its row message
+// c.First: the checkpoint is beyond it, or the copy's snapshot holds it.
+func (t *Table) Has(c connector.Commit) (bool, error) {
+	c.Rows = 1
+	n, err := t.skip.covered(c)
+	if err != nil {
+		return false, t.fault("place a change of the schema in the log", []connector.Commit{c}, err)
+	}
+	return n > 0, nil
+}
+
+// Meeting reports whether the checkpoint's own transaction must come again and has not come yet.
+func (t *Table) Meeting() bool { return t.skip.meet }
+
+// Diverged is the error of a log that was read beyond the checkpoint without meeting its transaction.
+func (t *Table) Diverged() error { return t.fault("place changes in the log", nil, errDiverged) }
+
 // Checkpoint returns what the sink's entry says now.
 func (t *Table) Checkpoint() Checkpoint { return t.at }
 
@@ -131,7 +158,7 @@ func (t *Table) writeOnce(ctx context.Context, rows *connector.Rows, next Checkp
 func (t *Table) writeSet(ctx context.Context, tx connector.Tx, rows *connector.Rows) error {
 	f, err := fold(ctx, t.alloc, rows, t.target.Table.Key)
 	if err != nil {
-		return err
+		return t.fault("fold changes", rows.Commits, err)
 	}
 	if f.truncated {
 		if err := t.truncate(ctx, tx, rows); err != nil {

@@ -64,8 +64,8 @@ type Lane struct {
 	filed      int                 // the first items, which are in the spool too
 	bytes      int64               // of items
 	before     connector.Positions // while items is empty: stands for the Before of the next record, or one before it
-	held       connector.Positions // set by Hold
-	isHeld     bool
+	closed     bool                // takes nothing in
+	held       connector.Positions // the safe position of a lane closed by Hold
 
 	segments []*segment // those still needed, oldest first
 	writing  *segment   // the last of them; nil: the next record begins a new one
@@ -99,7 +99,7 @@ func (l *Lane) Append(it Item) error {
 }
 
 func (l *Lane) append(it Item) error {
-	if l.isHeld {
+	if l.closed {
 		return nil
 	}
 	if fresh, err := l.again.cut(&it); err != nil || !fresh {
@@ -247,6 +247,13 @@ func (l *Lane) Back() {
 	l.taken, l.takenBytes = 0, 0
 }
 
+// Open lets a lane take items in again that Hold or Discard closed.
+func (l *Lane) Open() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed, l.held = false, nil
+}
+
 // Hold empties the lane and keeps it so: its table is paused. Its safe position stays where it is until the log is read
 // again from there.
 func (l *Lane) Hold(last connector.Positions) {
@@ -254,19 +261,20 @@ func (l *Lane) Hold(last connector.Positions) {
 	defer l.taking.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isHeld {
+	if l.closed {
 		return
 	}
-	l.held, l.isHeld = l.safe(last), true
+	l.held, l.closed = l.safe(last), true
 	l.empty()
 }
 
-// Discard empties the lane of a table that is not applied any more, or not from here, and gives back what it takes.
+// Discard empties the lane and keeps it so: its table is not applied, and needs nothing of the log.
 func (l *Lane) Discard() {
 	l.taking.Lock()
 	defer l.taking.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.closed, l.held = true, nil
 	l.empty()
 }
 
@@ -318,7 +326,7 @@ func (l *Lane) Safe(last connector.Positions) connector.Positions {
 
 func (l *Lane) safe(last connector.Positions) connector.Positions {
 	switch {
-	case l.isHeld:
+	case l.held != nil:
 		return l.held
 	case len(l.items) > 0:
 		return l.items[0].Before
@@ -335,7 +343,7 @@ func (l *Lane) Durable(last connector.Positions) connector.Positions {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.isHeld, l.spool == nil:
+	case l.closed, l.spool == nil:
 		return l.safe(last)
 	case l.syncing.any:
 		return l.syncing.before

@@ -41,11 +41,20 @@ func (s *session) applyOne(ctx context.Context, t *table) error {
 	switch {
 	case err != nil, len(batch) == 0:
 	case batch[0].Change != nil:
-		err = s.schemaChanged(ctx, t, batch[0].Change)
-		t.lane.Done()
+		if err = s.schemaChanged(ctx, t, batch[0].Change); err == nil {
+			t.lane.Done()
+			break
+		}
+		t.lane.Back()
+		err = s.tableFailed(ctx, t, err)
 	default:
 		err = s.applyBatch(ctx, t, batch)
 	}
+	return s.giveBack(t, err)
+}
+
+// giveBack ends what one goroutine has to do with a table, and queues it if it has more changes. It returns err.
+func (s *session) giveBack(t *table, err error) error {
 	if err != nil {
 		return err
 	}
@@ -63,13 +72,13 @@ func (s *session) applyBatch(ctx context.Context, t *table, batch []lane.Item) e
 	}
 	n, err := t.apply.Apply(ctx, frames)
 	if err == nil {
-		t.lane.Done()
 		at := t.apply.Checkpoint()
 		t.mu.Lock()
-		t.entry = at.String()
+		t.entry, t.meeting = at.String(), t.apply.Meeting()
 		t.total.changes += n
 		t.failures = 0
 		t.mu.Unlock()
+		t.lane.Done() // last: the lane's safe position says that the above is so
 		return nil
 	}
 	t.lane.Back()
@@ -117,9 +126,9 @@ func (s *session) schemaChanged(ctx context.Context, t *table, change *connector
 	if change.Table.Version <= copied.Version && !change.Rewrote {
 		return nil // the copy was taken under this version, or a later one
 	}
-	if token := t.apply.Checkpoint().Token; token != "" && change.Commit.Position != "" {
-		if in, err := s.source.Contains(token, change.Commit); err != nil || in {
-			return err // it lies before the copy's snapshot
+	if change.Commit.Position != "" { // else discovery found it, now
+		if had, err := t.apply.Has(change.Commit); err != nil || had {
+			return err
 		}
 	}
 	if fingerprintOf(change.Table) == fingerprintOf(copied) && !change.Rewrote {
@@ -132,13 +141,12 @@ func (s *session) schemaChanged(ctx context.Context, t *table, change *connector
 func (s *session) followVersion(t *table, to *schema.Table) error {
 	target := *t.planned.target
 	target.Table = to
-	next, err := apply.NewTable(&target, t.apply.Checkpoint(), nil, s.source, s.sink, s.Alloc)
-	if err != nil {
+	if err := t.apply.Follow(&target); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.planned.table, t.planned.target, t.apply = to, &target, next
+	t.planned.table, t.planned.target = to, &target
 	return nil
 }
 
@@ -148,8 +156,13 @@ func (s *session) tableGone(ctx context.Context, t *table, now *schema.Table) er
 	if err := s.invalidate(ctx, t); err != nil {
 		return err
 	}
-	if err := t.log.drop(ctx, t); err != nil {
-		return err
+	switch err := t.log.drop(ctx, t); connector.KindOf(err) {
+	case connector.TableFault, connector.Setup, connector.Conflict: // what it still sends is thrown away
+		s.Log.Warn("table is still in the stream", "table", t.name().String(), "error", err)
+	default:
+		if err != nil {
+			return err
+		}
 	}
 	t.setPhase(Dropped, now.Refused, "drop its destination when it is not wanted any more")
 	s.Log.Warn("table is not mirrored any more", "table", t.name().String(), "reason", now.Refused)
@@ -182,7 +195,7 @@ func (s *session) invalidate(ctx context.Context, t *table) error {
 		return err
 	}
 	t.mu.Lock()
-	t.apply, t.entry = nil, at.String()
+	t.apply, t.entry, t.meeting = nil, at.String(), false
 	t.mu.Unlock()
 	return nil
 }
@@ -201,6 +214,9 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.sink)
 		if err != nil || len(ps) == 0 {
 			return false, err
+		}
+		if owner := s.ownerOf(ps[0]); owner != nil {
+			ps[0].refuseFor(owner.name())
 		}
 		if ps[0].target == nil {
 			return false, &connector.Error{
@@ -221,8 +237,20 @@ func (s *session) commit(ctx context.Context, entries map[string]string) error {
 	if err != nil {
 		return err
 	}
-	if err := tx.Commit(ctx, entries); err != nil {
+	if err := s.commitWhole(ctx, tx, entries); err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
 	return nil
+}
+
+// commitWhole commits although ctx may end meanwhile: a commit that is cut off may have happened or not, and what is
+// known of the sink's entries would be wrong.
+func (s *session) commitWhole(ctx context.Context, tx connector.Tx, entries map[string]string) error {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
+	defer cancel()
+	err := tx.Commit(bounded, entries)
+	if err != nil && bounded.Err() != nil {
+		return &connector.Error{Kind: connector.Unavailable, System: "sink", Op: "commit", Err: err}
+	}
+	return err
 }

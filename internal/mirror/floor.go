@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -66,6 +67,9 @@ func (s *session) keepFloor(ctx context.Context) error {
 			// A stop must not cut off a commit whose outcome the last one needs to know.
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
 			err := s.saveFloor(bounded)
+			if bounded.Err() != nil && errors.Is(err, bounded.Err()) {
+				err = &connector.Error{Kind: connector.Unavailable, System: "sink", Op: "save the floor", Err: err}
+			}
 			cancel()
 			if err != nil {
 				s.floorErr = err
@@ -85,7 +89,7 @@ func (s *session) saveFloor(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if maps.Equal(floor, l.saved) {
+		if !l.unsaved && maps.Equal(floor, l.saved) {
 			continue
 		}
 		if err := s.writeFloor(ctx, l, floor); err != nil {
@@ -114,17 +118,28 @@ func (s *session) writeFloor(ctx context.Context, l *logReader, floor connector.
 	if text, err = json.Marshal(all); err != nil {
 		return err
 	}
-	if err := s.Store.SaveFloor(ctx, string(text), checkpoints); err != nil {
+	if err := s.saveCheckpoints(ctx, string(text), checkpoints, changed); err != nil {
 		s.Log.Error("state not saved, so nothing is acknowledged to the source", "error", err)
 		return nil
 	}
-	for t, text := range changed {
+	l.saved, l.unsaved = floor, false
+	return l.stream.Ack(ctx, floor)
+}
+
+func (s *session) saveCheckpoints(ctx context.Context, floors string, byID map[schema.ID]string, byTable map[*table]string) error {
+	if err := s.saving.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.saving.Release(1)
+	if err := s.Store.SaveFloor(ctx, floors, byID); err != nil {
+		return err
+	}
+	for t, text := range byTable {
 		t.mu.Lock()
 		t.saved = text
 		t.mu.Unlock()
 	}
-	l.saved = floor
-	return l.stream.Ack(ctx, floor)
+	return nil
 }
 
 // checkpoints returns the tables' entries that the state does not have yet.
@@ -145,7 +160,7 @@ func (l *logReader) floor() (connector.Positions, error) {
 	last := l.last.Load().UpTo // before the looks into the lanes: what they get later is beyond it
 	floor := maps.Clone(last)
 	for _, t := range l.added() {
-		for part, safe := range t.lane.Safe(last) {
+		for part, safe := range l.safe(t, last) {
 			at, ok := floor[part]
 			if !ok {
 				continue
@@ -160,4 +175,14 @@ func (l *logReader) floor() (connector.Positions, error) {
 		}
 	}
 	return floor, nil
+}
+
+// safe returns the position up to which the log may go as far as t needs it.
+func (l *logReader) safe(t *table, last connector.Positions) connector.Positions {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.meeting {
+		return l.start
+	}
+	return t.lane.Safe(last)
 }

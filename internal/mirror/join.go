@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/apply"
+	"github.com/sluicehq/sluice/schema"
 )
 
 const (
@@ -82,7 +84,7 @@ func (s *session) join(ctx context.Context, t *table) error {
 			return err
 		case !there:
 			gone := *t.planned.table
-			gone.Refused = "it was dropped at the source"
+			gone.Refused = "it was dropped at the source, or renamed to a name that is not selected"
 			return s.tableGone(ctx, t, &gone)
 		}
 	}
@@ -112,15 +114,12 @@ func (s *session) copyTable(ctx context.Context, t *table) error {
 	if err != nil {
 		return err
 	}
-	chunks, err := s.copyChunks(ctx, t, snap)
-	if err != nil {
+	if err := s.copyChunks(ctx, t, snap); err != nil {
 		return err
 	}
 	at.Ready = true
-	entries := map[string]string{apply.Key(t.id): at.String()}
-	for _, c := range chunks {
-		entries[chunkKey(t, c)] = ""
-	}
+	entries := t.endChunks()
+	entries[apply.Key(t.id)] = at.String()
 	if err := s.putInPlace(ctx, t, entries); err != nil {
 		return err
 	}
@@ -147,8 +146,8 @@ func (s *session) snapshot(ctx context.Context, t *table) (connector.Snapshot, e
 // beginCopy makes the table that the copy is loaded into, and the entry that names the snapshot, before a row is read.
 func (s *session) beginCopy(ctx context.Context, t *table, from connector.Positions, token string, until connector.Positions) (apply.Checkpoint, error) {
 	t.mu.Lock()
-	t.copy++
 	target := *t.planned.target
+	t.copy = max(t.copy, target.Copy) + 1
 	target.Copy = t.copy
 	t.planned.target = &target
 	t.mu.Unlock()
@@ -162,23 +161,46 @@ func (s *session) beginCopy(ctx context.Context, t *table, from connector.Positi
 	if err := s.sink.Create(ctx, &target); err != nil {
 		return at, err
 	}
-	return at, s.commit(ctx, map[string]string{apply.Key(t.id): at.String()})
+	entries := t.endChunks()
+	entries[apply.Key(t.id)] = at.String()
+	return at, s.commit(ctx, entries)
 }
 
 // chunkKey is the key of the entry that says, from the transaction on that loaded it, that a chunk of the copy under way
 // is complete.
-func chunkKey(t *table, c connector.Chunk) string {
-	return fmt.Sprintf("chunk/%s/%d", t.id, c.ID)
+func chunkKey(id schema.ID, chunk int) string { return fmt.Sprintf("%s%s/%d", chunkPrefix, id, chunk) }
+
+const chunkPrefix = "chunk/"
+
+// chunkTable returns the table of the entry of a chunk.
+func chunkTable(key string) (schema.ID, bool) {
+	text, ok := strings.CutPrefix(key, chunkPrefix)
+	if !ok {
+		return "", false
+	}
+	return schema.ID(text[:max(strings.LastIndexByte(text, '/'), 0)]), true
 }
 
-// copyChunks loads all chunks, several at once as chunk readers are free, and returns them.
-func (s *session) copyChunks(ctx context.Context, t *table, snap connector.Snapshot) ([]connector.Chunk, error) {
-	chunks, err := snap.Chunks(ctx, s.Limits.ChunkRows)
+// endChunks returns what deletes the entries of the chunks of the last copy begun.
+func (t *table) endChunks() map[string]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	entries := map[string]string{}
+	for _, key := range t.chunks {
+		entries[key] = ""
+	}
+	t.chunks = nil
+	return entries
+}
+
+// copyChunks loads all chunks, several at once as chunk readers are free.
+func (s *session) copyChunks(ctx context.Context, t *table, snap connector.Snapshot) error {
+	waiting, err := snap.Chunks(ctx, s.Limits.ChunkRows)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var mu sync.Mutex
-	waiting := chunks
+	var unsure error // of a commit that may have happened
 	next := func() (connector.Chunk, bool) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -203,13 +225,21 @@ func (s *session) copyChunks(ctx context.Context, t *table, snap connector.Snaps
 				})
 			}
 			if err := s.copyChunk(ctx, t, snap, c); err != nil {
+				if connector.KindOf(err) == connector.Unavailable {
+					mu.Lock()
+					unsure = err
+					mu.Unlock()
+				}
 				return err
 			}
 		}
 		return nil
 	}
 	g.Go(work)
-	return chunks, g.Wait()
+	if err := g.Wait(); unsure == nil {
+		return err
+	}
+	return unsure // even if another chunk's error came first: the copy cannot begin again in this session
 }
 
 // copyChunk loads one chunk, all of it or nothing, with its record.
@@ -227,10 +257,12 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
-	if err := tx.Commit(ctx, map[string]string{chunkKey(t, c): fmt.Sprint(n)}); err != nil {
+	key := chunkKey(t.id, c.ID)
+	if err := s.commitWhole(ctx, tx, map[string]string{key: fmt.Sprint(n)}); err != nil {
 		return err
 	}
 	t.mu.Lock()
+	t.chunks = append(t.chunks, key)
 	t.total.rowsCopied += n
 	t.mu.Unlock()
 	return nil

@@ -94,6 +94,11 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 				m.Log.Debug("closed with an error", "error", closeErr)
 			}
 		}
+		if m.ResyncOnGap && !m.fresh && ctx.Err() == nil && connector.KindOf(err) == connector.Gap {
+			if err = m.startOver(ctx, err); err == nil {
+				continue
+			}
+		}
 		switch {
 		case ctx.Err() != nil:
 			if ended(err) != nil {
@@ -103,11 +108,6 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 		case errors.Is(err, errFinished), err == nil:
 			return m.outcome(), nil
 		case errors.Is(err, errRetry):
-			continue
-		case m.ResyncOnGap && connector.KindOf(err) == connector.Gap:
-			if err := m.startOver(ctx, err); err != nil {
-				return m.outcome(), err
-			}
 			continue
 		case !passes(err) || !reached:
 			return m.outcome(), err

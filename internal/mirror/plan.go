@@ -84,10 +84,15 @@ func refuseCollisions(ps []planned) {
 	}
 	for i := range ps {
 		if first, lost := loser[ps[i].table.ID]; lost {
-			ps[i].refused = fmt.Sprintf("its destination %s is that of %s; give one of them another destination", ps[i].target.Name, first)
-			ps[i].target = nil
+			ps[i].refuseFor(first)
 		}
 	}
+}
+
+// refuseFor refuses a table because its destination is that of another one.
+func (p *planned) refuseFor(owner schema.Name) {
+	p.refused = fmt.Sprintf("its destination %s is that of %s; give one of them another destination", p.target.Name, owner)
+	p.target = nil
 }
 
 func copyOf(p planned) int {

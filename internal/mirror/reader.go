@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,8 @@ type logReader struct {
 	// sinkBehind: the floor in the sink is before the one in the state.
 	sinkBehind bool
 	last       atomic.Pointer[connector.Progress] // the newest
-	saved      connector.Positions                // the floor in the sink; keepFloor's own
+	saved      connector.Positions                // the floor that was acknowledged last, at first the start; keepFloor's own
+	unsaved    bool                               // the sink or the state holds another floor; keepFloor's own
 	head       connector.Positions                // the log's end, when first asked for in this session
 
 	mu     sync.Mutex
@@ -39,21 +41,13 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 	if err != nil {
 		return nil, err
 	}
-	l := &logReader{s: s, name: name, tables: map[schema.ID]*table{}, start: inSink}
-	if inState := stateFloors[name]; inState != nil {
-		covered, err := s.reached(inSink, inState)
-		if err != nil {
+	l := &logReader{s: s, name: name, tables: map[schema.ID]*table{}}
+	if !s.fresh {
+		if err := l.findStart(inSink, stateFloors[name]); err != nil {
 			return nil, err
 		}
-		l.sinkBehind = !covered
-		if inSink == nil {
-			l.start = inState
-		}
 	}
-	l.fresh = l.start == nil || s.fresh
-	if l.fresh {
-		l.start = nil
-	}
+	l.fresh = l.start == nil
 	if l.stream, err = s.source.Stream(ctx, name, l.start); err != nil {
 		return nil, err
 	}
@@ -72,6 +66,23 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 		}
 	}
 	return l, nil
+}
+
+// findStart is where to begin reading: the floor of the sink, unless the state knows of a later one, up to which the log
+// may be gone.
+func (l *logReader) findStart(inSink, inState connector.Positions) error {
+	l.start = inSink
+	if inState != nil {
+		covered, err := l.s.reached(inSink, inState)
+		if err != nil {
+			return err
+		}
+		if l.sinkBehind = !covered; l.sinkBehind {
+			l.start = inState
+		}
+	}
+	l.unsaved = !maps.Equal(inSink, l.start) || !maps.Equal(inState, l.start)
+	return nil
 }
 
 // headAtStart returns the log's end as it was when a table of this session first asked for it.
@@ -95,18 +106,24 @@ func (l *logReader) hold(t *table) {
 
 // join opens a table's lane and returns the position from which on its changes are delivered.
 func (l *logReader) join(ctx context.Context, t *table) (connector.Positions, error) {
+	t.lane.Open()
 	l.mu.Lock()
 	l.tables[t.id] = t
 	l.mu.Unlock()
 	return l.stream.Add(ctx, t.planned.table)
 }
 
-// drop closes a table's lane.
-func (l *logReader) drop(ctx context.Context, t *table) error {
+// forget closes the lane of a table that needs nothing of the log: it is gone, or its copy begins anew in any case.
+func (l *logReader) forget(t *table) {
 	l.mu.Lock()
 	delete(l.tables, t.id)
 	l.mu.Unlock()
 	t.lane.Discard()
+}
+
+// drop takes a table out of the stream.
+func (l *logReader) drop(ctx context.Context, t *table) error {
+	l.forget(t)
 	return l.stream.Drop(ctx, t.id)
 }
 
@@ -199,24 +216,28 @@ func (s *session) discover(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	tick := time.NewTicker(s.Limits.DiscoverEvery)
-	defer tick.Stop()
-	for {
+	for wait := s.Limits.DiscoverEvery; ; {
 		select {
-		case <-tick.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err := s.discoverOnce(ctx); err != nil {
+		settled, err := s.discoverOnce(ctx)
+		if err != nil {
 			return err
+		}
+		wait = s.Limits.DiscoverEvery
+		if !settled {
+			wait = min(wait, retryPause)
 		}
 	}
 }
 
-func (s *session) discoverOnce(ctx context.Context) error {
+// discoverOnce reports whether it could deal with all that it found.
+func (s *session) discoverOnce(ctx context.Context) (settled bool, err error) {
 	found, err := s.source.Tables(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	present := map[schema.ID]*schema.Table{}
 	var newcomers []*schema.Table
@@ -231,10 +252,10 @@ func (s *session) discoverOnce(ctx context.Context) error {
 	}
 	for _, t := range s.allTables() {
 		if err := s.recheck(t, present[t.id]); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return s.welcome(ctx, newcomers)
+	return s.welcome(ctx, newcomers, present)
 }
 
 // recheck compares a table with what discovery found of it now; nil: it is gone. What changed goes through the lane, so
@@ -257,27 +278,55 @@ func (s *session) recheck(t *table, now *schema.Table) error {
 	return t.log.append(t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
 }
 
-func (s *session) welcome(ctx context.Context, newcomers []*schema.Table) error {
+// welcome takes in tables that were found since the session began. One whose destination is that of a table that is gone
+// comes in a later round, when nothing more is applied to the destination: settled is false then.
+func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, present map[schema.ID]*schema.Table) (settled bool, err error) {
 	ps, err := planTables(ctx, newcomers, s.Select, s.sink)
 	if err != nil {
-		return err
+		return false, err
 	}
+	settled = true
 	for _, p := range ps {
-		t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now()}
-		t.phase, t.reason = Pending, ""
-		if p.refused != "" {
-			t.phase, t.reason = Refused, p.refused
-		} else if t.log = s.logs[p.table.Log]; t.log == nil {
-			return errRetry // a log of its own: the next session opens it
+		if owner := s.ownerOf(p); owner != nil && present[owner.id] == nil {
+			settled = false
+			continue
+		} else if owner != nil {
+			p.refuseFor(present[owner.id].Name)
 		}
-		s.mu.Lock()
-		s.tables[t.id] = t
-		s.mu.Unlock()
-		s.Log.Info("table found", "table", p.table.Name.String(), "refused", p.refused)
-		s.event(ctx, p.table.Name, "found", p.refused)
-		s.saveRecords(ctx, t)
-		if t.phase == Pending {
-			s.joins.push(t)
+		if err := s.takeIn(ctx, p); err != nil {
+			return false, err
+		}
+	}
+	return settled, nil
+}
+
+func (s *session) takeIn(ctx context.Context, p planned) error {
+	t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now(), phase: Pending}
+	if p.refused != "" {
+		t.phase, t.reason = Refused, p.refused
+	} else if t.log = s.logs[p.table.Log]; t.log == nil {
+		return errRetry // a log of its own: the next session opens it
+	}
+	s.mu.Lock()
+	s.tables[t.id] = t
+	s.mu.Unlock()
+	s.Log.Info("table found", "table", p.table.Name.String(), "refused", p.refused)
+	s.event(ctx, p.table.Name, "found", p.refused)
+	s.saveRecords(ctx, t)
+	if t.phase == Pending {
+		s.joins.push(t)
+	}
+	return nil
+}
+
+// ownerOf returns the other table that is being stored where p would be, nil if there is none.
+func (s *session) ownerOf(p planned) *table {
+	if p.target == nil {
+		return nil
+	}
+	for _, t := range s.allTables() {
+		if t.id != p.table.ID && t.owns(p.target.Name) {
+			return t
 		}
 	}
 	return nil

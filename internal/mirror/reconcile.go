@@ -35,22 +35,22 @@ func reconcile(e evidence, compare func(a, b connector.Position) (int, error)) (
 		return recopy, "", nil
 	case e.entry == nil:
 		return recopy, "the sink has no checkpoint of it any more: the sink was recreated", nil
+	case e.fresh:
+		return recopy, "the log starts anew", nil
 	case !e.entry.Ready:
-		return recopy, "its copy was interrupted", nil
+		return recopy, "its last copy was interrupted, or it was left out since", nil
 	case e.entry.Settings != e.settings:
 		return refuse, fmt.Sprintf("config_changed: it is mirrored with %s, the config says %s", e.entry.Settings, e.settings), nil
 	case e.copy == 0:
 		return recopy, "its destination is not in the sink any more", nil
 	case e.copy != e.entry.Copy:
 		return recopy, fmt.Sprintf("its destination holds copy %d, its checkpoint belongs to copy %d", e.copy, e.entry.Copy), nil
-	case e.fresh:
-		return recopy, "the log starts anew", nil
 	case e.entry.Fingerprint != e.fingerprint:
 		return recopy, "its columns changed", nil
-	case e.saved == nil || !e.saved.Ready:
-		return resume, "", nil
-	case e.saved.Copy != e.entry.Copy:
-		return olderUnless(e.saved.Copy < e.entry.Copy)
+	case e.saved == nil:
+		return olderUnless(!e.sinkBehind)
+	case !e.saved.Ready || e.saved.Copy != e.entry.Copy:
+		return olderUnless(e.saved.Copy < e.entry.Copy && !e.sinkBehind)
 	}
 	order, err := compare(e.entry.Position, e.saved.Position)
 	if err != nil {

@@ -52,6 +52,17 @@ func TestReconcileTruthTable(t *testing.T) {
 		"state restored from an older copy": {
 			evidence{entry: at("9", 1), saved: with(at("5", 1), func(c *apply.Checkpoint) { c.Copy = 1 }), copy: 2}, resume, "",
 		},
+		"sink restored to before its rows were given up": {
+			evidence{entry: at("5", 1), saved: with(at("5", 1), func(c *apply.Checkpoint) { c.Ready = false }), copy: 2}, recopy, "restored",
+		},
+		"copy made after the rows were given up": {
+			evidence{entry: at("5", 1), saved: with(at("5", 1), func(c *apply.Checkpoint) { c.Ready, c.Copy = false, 1 }), copy: 2}, resume, "",
+		},
+		"sink restored, copy was under way": {evidence{entry: at("5", 1), copy: 2, sinkBehind: true}, recopy, "restored"},
+		"sink restored to a copy that the state never saw": {
+			evidence{entry: at("5", 1), saved: with(at("5", 1), func(c *apply.Checkpoint) { c.Copy = 1 }), copy: 2, sinkBehind: true},
+			recopy, "restored",
+		},
 		"log begins anew":  {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, fresh: true}, recopy, "anew"},
 		"settings changed": {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, settings: "other"}, refuse, "config_changed"},
 		"columns changed":  {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, fingerprint: "other"}, recopy, "columns"},

@@ -35,6 +35,8 @@ type session struct {
 
 	floorErr error // keepFloor's, set before it ends
 
+	saving *semaphore.Weighted // held while records or checkpoints go to the state, so that no older ones follow newer ones
+
 	mu     sync.Mutex
 	logs   map[string]*logReader
 	tables map[schema.ID]*table
@@ -44,7 +46,7 @@ type session struct {
 func (m *runner) open(ctx context.Context) (*session, error) {
 	s := &session{
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
-		ready: newQueue(), joins: newQueue(), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		ready: newQueue(), joins: newQueue(), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
 	}
 	if err := s.begin(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -108,8 +110,15 @@ func (s *session) place(ctx context.Context, ps []planned, entries map[string]st
 	if err := s.retireEntries(ctx, ps, entries); err != nil {
 		return err
 	}
+	chunks := map[schema.ID][]string{}
+	for key := range entries {
+		if id, ok := chunkTable(key); ok {
+			chunks[id] = append(chunks[id], key)
+		}
+	}
 	for _, p := range ps {
 		t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now()}
+		t.chunks = chunks[t.id]
 		s.tables[t.id] = t
 		if p.refused != "" {
 			t.phase, t.reason = Refused, p.refused
@@ -129,7 +138,8 @@ func (s *session) place(ctx context.Context, ps []planned, entries map[string]st
 }
 
 // retireEntries makes it durable, before the log passes them, which tables cannot go on from their entries: those that
-// are not mirrored now, and all of them if the log begins anew. entries is brought up to date.
+// are not mirrored now, and all of them if the log begins anew. Of these nothing is kept of a copy that was cut off.
+// entries is brought up to date.
 func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[string]string) error {
 	goesOn := map[string]bool{}
 	for _, p := range ps {
@@ -137,6 +147,9 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 	}
 	retired := map[string]string{}
 	for key, text := range entries {
+		if id, ok := chunkTable(key); ok && !goesOn[apply.Key(id)] {
+			retired[key] = ""
+		}
 		if !strings.HasPrefix(key, apply.Key("")) || goesOn[key] {
 			continue
 		}
@@ -153,6 +166,7 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 		return nil
 	}
 	maps.Copy(entries, retired)
+	maps.DeleteFunc(entries, func(_, text string) bool { return text == "" })
 	return s.commit(ctx, retired)
 }
 
@@ -163,13 +177,16 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		return err
 	}
 	do, why, err := reconcile(e, s.source.Compare)
-	if connector.KindOf(err) == connector.Gap {
+	if err == nil && do == resume {
+		t.apply, err = apply.NewTable(t.planned.target, *e.entry, t.log.start, s.source, s.sink, s.Alloc)
+	}
+	if connector.KindOf(err) == connector.Gap { // of this table's positions: the others may go on
 		do, why, err = recopy, err.Error(), nil
 	}
 	if err != nil {
 		return err
 	}
-	t.copy = max(saved.Copy, t.planned.target.Copy)
+	t.copy = saved.Copy
 	if e.entry != nil {
 		t.copy = max(t.copy, e.entry.Copy)
 	}
@@ -177,6 +194,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	case refuse:
 		t.setPhase(Paused, why, "undo the change; or run once without the table and then with it again, and it is copied anew")
 		t.log.hold(t)
+		t.saved = saved.Checkpoint
 		return nil
 	case recopy:
 		if e.entry != nil && e.entry.Ready {
@@ -193,12 +211,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		s.joins.push(t)
 		return nil
 	}
-	t.planned.target.Copy = e.entry.Copy
-	t.apply, err = apply.NewTable(t.planned.target, *e.entry, t.log.start, s.source, s.sink, s.Alloc)
-	if err != nil {
-		return err
-	}
-	t.entry, t.saved = e.entry.String(), saved.Checkpoint
+	t.entry, t.saved, t.meeting = e.entry.String(), saved.Checkpoint, t.apply.Meeting()
 	if t.goal, err = t.log.headAtStart(ctx); err != nil {
 		return err
 	}
@@ -251,6 +264,7 @@ func (s *session) noteDropped(ctx context.Context, records []state.Table) {
 			continue
 		}
 		r.Phase, r.Reason, r.Since = string(Dropped), "it is not at the source any more, or not selected", time.Now()
+		r.Checkpoint = "" // if the sink is restored, its entry there proves nothing
 		if err := s.Store.SaveTables(ctx, r); err != nil {
 			s.Log.Warn("state not saved", "error", err)
 		}
@@ -287,13 +301,22 @@ func (s *session) run(ctx context.Context) error {
 	drained := time.AfterFunc(s.Limits.DrainFor, func() { stopWorking(errDrainTime) })
 	defer drained.Stop()
 	workErr := work.Wait()
-	if workErr != nil {
+	for _, e := range []error{err, workErr, s.floorErr} {
+		if connector.KindOf(e) == connector.Fenced { // whatever else happened: there must be no next session
+			return e
+		}
+	}
+	asked := errors.Is(err, errFinished) || errors.Is(err, errRetry)
+	switch {
+	case ended(workErr) != nil && asked:
+		return workErr
+	case workErr != nil:
 		return errors.Join(workErr, ended(err))
 	}
 	if s.floorErr != nil {
 		return s.floorErr // its commit may have lost its answer: the next session looks before it writes
 	}
-	if fault := ended(err); fault != nil && !errors.Is(err, errFinished) && !errors.Is(err, errRetry) {
+	if fault := ended(err); fault != nil && !asked {
 		return fault
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
@@ -352,7 +375,8 @@ func (s *session) allTables() []*table {
 // watchEvery is how often phases are looked at.
 const watchEvery = 50 * time.Millisecond
 
-// watch moves tables to Streaming and ends the session when all are done (Options.Once) or a paused one is due.
+// watch moves tables to Streaming, takes up paused ones that are due, and ends the session when all are done
+// (Options.Once) or the log must be read again for a paused one.
 func (s *session) watch(ctx context.Context) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -362,20 +386,30 @@ func (s *session) watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		unfinished := 0
+		var unfinished, copying, rereading int
 		for _, t := range s.allTables() {
 			if err := s.promote(ctx, t); err != nil {
 				return err
 			}
-			if t.inPhase(Pending, Copying, CatchingUp) {
+			switch {
+			case t.inPhase(Pending, Copying):
+				copying++
 				unfinished++
-			}
-			if s.due(t) && !s.Once {
-				return errRetry
+			case t.inPhase(CatchingUp):
+				unfinished++
+			case s.Once || !t.due():
+			case t.takeUp():
+				s.joins.push(t)
+				copying++
+			default:
+				rereading++
 			}
 		}
-		if s.Once && unfinished == 0 {
+		switch {
+		case s.Once && unfinished == 0:
 			return errFinished
+		case rereading > 0 && copying == 0: // copies would begin anew
+			return errRetry
 		}
 	}
 }
@@ -386,11 +420,16 @@ func (s *session) promote(ctx context.Context, t *table) error {
 		return nil
 	}
 	last := t.log.last.Load().UpTo // before the look into the lane: what is appended later is beyond it
-	passed, err := s.reached(last, t.goal)
-	if err != nil || !passed || !t.lane.Empty() {
+	passed, err := s.reached(t.lane.Safe(last), t.goal)
+	if err != nil || !passed {
 		return err
 	}
-	t.setPhase(Streaming, "", "")
+	if t.diverged() {
+		return s.giveBack(t, s.tableFailed(ctx, t, t.apply.Diverged()))
+	}
+	if !t.promote() {
+		return nil
+	}
 	s.Log.Info("table is streaming", "table", t.name().String())
 	s.event(ctx, t.name(), "streaming", "")
 	s.saveRecords(ctx, t)
@@ -412,26 +451,15 @@ func (s *session) reached(at, goal connector.Positions) (bool, error) {
 	return true, nil
 }
 
-func (s *session) due(t *table) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.phase == Paused && !t.retryAt.IsZero() && time.Now().After(t.retryAt)
-}
-
-// pause stops a table. Its changes stay in the log, which is read again from where the table stands when it goes on.
+// pause stops a table. If its rows are in place its changes stay in the log, which is read again from where the table
+// stands when it goes on; else it needs nothing of the log.
 func (s *session) pause(ctx context.Context, t *table, cause error) error {
-	var hint string
-	if e, ok := errors.AsType[*connector.Error](cause); ok {
-		hint = e.Hint
+	if t.inPlace() {
+		t.lane.Hold(t.log.last.Load().UpTo)
+	} else {
+		t.log.forget(t)
 	}
-	t.lane.Hold(t.log.last.Load().UpTo)
-	t.setPhase(Paused, cause.Error(), hint)
-	t.mu.Lock()
-	t.lastErr = cause.Error()
-	if s.Limits.RetryPaused > 0 {
-		t.retryAt = time.Now().Add(s.Limits.RetryPaused)
-	}
-	t.mu.Unlock()
+	t.pause(cause, s.Limits.RetryPaused)
 	s.Log.Error("table is paused", "table", t.name().String(), "error", cause)
 	s.event(ctx, t.name(), "paused", cause.Error())
 	s.saveRecords(ctx, t)
@@ -459,6 +487,10 @@ func (s *session) saveRecords(ctx context.Context, tables ...*table) {
 	if len(tables) == 0 {
 		tables = s.allTables()
 	}
+	if s.saving.Acquire(ctx, 1) != nil {
+		return
+	}
+	defer s.saving.Release(1)
 	var records []state.Table
 	for _, t := range tables {
 		records = append(records, t.record())

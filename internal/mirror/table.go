@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -41,8 +42,10 @@ type table struct {
 	retryAt  time.Time           // for Paused by a fault
 	waiting  string              // for Copying: whom its snapshot waits for
 	copy     int                 // the newest copy begun
+	chunks   []string            // keys of the entries of the last copy's chunks that are in the sink
 	apply    *apply.Table        // from Ready on
 	goal     connector.Positions // streaming once the log has passed it
+	meeting  bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
 	queued   bool                // in the appliers' queue, or with an applier
 	failures int                 // faults in a row
 	lastErr  string
@@ -56,12 +59,83 @@ func (t *table) name() schema.Name {
 	return t.planned.table.Name
 }
 
+// owns reports whether a destination is this table's to write.
+func (t *table) owns(destination schema.Name) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.phase != Dropped && t.planned.target != nil && t.planned.target.Name == destination
+}
+
 // setPhase changes the phase; reason and remedy are "" but for Paused and Refused.
 func (t *table) setPhase(p Phase, reason, remedy string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.phase, t.reason, t.remedy, t.since = p, reason, remedy, time.Now()
 	t.retryAt, t.waiting = time.Time{}, ""
+}
+
+// diverged reports whether a table that has passed its goal did not meet its checkpoint's transaction on the way, and
+// takes it from the appliers if so: a table that they have comes to the same result there.
+func (t *table) diverged() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.phase != CatchingUp || !t.meeting || t.queued {
+		return false
+	}
+	t.queued = true
+	return true
+}
+
+// promote moves a table from CatchingUp to Streaming, unless it left CatchingUp in the meantime.
+func (t *table) promote() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.phase != CatchingUp || t.meeting {
+		return false
+	}
+	t.phase, t.since = Streaming, time.Now()
+	return true
+}
+
+// pause makes a table Paused by a fault, to be tried again after a while; retry 0: not by itself.
+func (t *table) pause(cause error, retry time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.phase, t.reason, t.remedy, t.since = Paused, cause.Error(), "", time.Now()
+	if e, ok := errors.AsType[*connector.Error](cause); ok {
+		t.remedy = e.Hint
+	}
+	t.retryAt, t.waiting, t.lastErr = time.Time{}, "", t.reason
+	if retry > 0 {
+		t.retryAt = t.since.Add(retry)
+	}
+}
+
+// due reports whether a table paused by a fault is to be tried again.
+func (t *table) due() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.phase == Paused && !t.retryAt.IsZero() && time.Now().After(t.retryAt)
+}
+
+// takeUp makes a table Pending again whose rows are not in place. It returns false for one that needs the log from where
+// it stands.
+func (t *table) takeUp() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.apply != nil {
+		return false
+	}
+	t.phase, t.reason, t.remedy, t.since = Pending, "", "", time.Now()
+	t.retryAt, t.failures = time.Time{}, 0
+	return true
+}
+
+// inPlace reports whether the table's rows are in the sink and good to go on from.
+func (t *table) inPlace() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.apply != nil
 }
 
 func (t *table) inPhase(ps ...Phase) bool {

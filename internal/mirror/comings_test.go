@@ -1,0 +1,107 @@
+package mirror
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/connector/connectortest"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// awaitPhase waits until the state holds a table of this name in one of these phases.
+func (w *world) awaitPhase(name schema.Name, phases ...Phase) {
+	w.t.Helper()
+	w.eventually(func() error {
+		tables, err := w.store.Tables(w.t.Context())
+		for _, r := range tables {
+			for _, p := range phases {
+				if r.Name == name && r.Phase == string(p) {
+					return err
+				}
+			}
+		}
+		return fmt.Errorf("%s is in none of the phases %v: %+v", name, phases, tables)
+	})
+}
+
+func TestTableDroppedAndMadeAgainIsCopiedBehindTheOldOne(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.table("public", "a"), w.table("public", "b")
+	w.insert(a, 1)
+	w.insert(b, 1)
+	stop := w.follow()
+	w.awaitPhase(a, Streaming)
+	w.awaitPhase(b, Streaming)
+	if err := w.db.DropTable(a); err != nil {
+		t.Fatal(err)
+	}
+	w.table("public", "a")
+	w.insert(a, 7)
+	w.eventually(func() error { return w.equal(a) })
+	w.insert(a, 8)
+	w.insert(b, 2)
+	w.eventually(func() error { return w.equal(a) })
+	w.eventually(func() error { return w.equal(b) })
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNewTableDoesNotTakeTheDestinationOfAnother(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.change = func(o *Options) {
+		o.Select = func(*schema.Table) (Settings, bool) { return Settings{Destination: a}, true }
+	}
+	stop := w.follow()
+	w.awaitPhase(a, Streaming)
+	b := w.table("public", "b")
+	w.insert(b, 2)
+	w.awaitPhase(b, Refused)
+	w.insert(a, 3)
+	w.eventually(func() error { return w.equal(a) })
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCopyCutOffLeavesNoChunksInTheSink(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.table("public", "a"), w.table("public", "b")
+	for id := range 12 {
+		w.insert(a, id)
+		w.insert(b, id)
+	}
+	w.change = func(o *Options) { o.Limits.ChunkRows = 1 }
+	w.faults.Refuse(connectortest.CallReady, 0, connector.Unavailable)
+	chunks := func() (n int) {
+		for key := range w.sink.Entries("shop") {
+			if strings.HasPrefix(key, chunkPrefix) {
+				n++
+			}
+		}
+		return n
+	}
+	stop := w.follow()
+	w.eventually(func() error {
+		if n := chunks(); n < 24 {
+			return fmt.Errorf("%d chunks are loaded", n)
+		}
+		return nil
+	})
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.faults.Clear()
+	w.commit(func(tx *connectortest.Txn) error { return tx.Truncate(a) })
+	w.change = func(o *Options) {
+		o.Select = func(t *schema.Table) (Settings, bool) { return Settings{Destination: t.Name}, t.Name == a }
+	}
+	w.once()
+	if n := chunks(); n != 0 {
+		t.Errorf("%d entries of chunks are left: %v", n, w.sink.Entries("shop"))
+	}
+}
