@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/schema"
@@ -44,6 +45,17 @@ func sizeOf(it *Item) int64 {
 	return int64(len(it.Frames.Data)) + int64(len(it.Frames.Commits))*commitBytes
 }
 
+// time is when the item's first change was committed, by the source's clock; zero if the source does not say.
+func (it *Item) time() time.Time {
+	switch {
+	case it.Change != nil:
+		return it.Change.Commit.Time
+	case len(it.Frames.Commits) > 0:
+		return it.Frames.Commits[0].Time
+	}
+	return time.Time{}
+}
+
 // Lane is the queue of one table. One reader appends to it, one applier at a time takes from it.
 //
 // From its oldest change on it is made of three stretches: items that are in memory and in the spool, records that are in
@@ -64,6 +76,7 @@ type Lane struct {
 	filed      int                 // the first items, which are in the spool too
 	bytes      int64               // of items
 	before     connector.Positions // while items is empty: stands for the Before of the next record, or one before it
+	since      time.Time           // likewise for the commit time of its first change
 	closed     bool                // takes nothing in
 	held       connector.Positions // the safe position of a lane closed by Hold
 
@@ -137,7 +150,7 @@ func (l *Lane) file(it Item) error {
 		return err
 	}
 	if len(l.items) == 0 && !l.unread() {
-		l.before = it.Before
+		l.before, l.since = it.Before, it.time()
 	}
 	return l.write([]Item{it})
 }
@@ -224,7 +237,7 @@ func (l *Lane) Done() {
 		return
 	}
 	var freed int64
-	l.before = l.items[l.taken-1].Before
+	l.before, l.since = l.items[l.taken-1].Before, l.items[l.taken-1].time()
 	for i := range l.items[:l.taken] {
 		freed += l.items[i].size
 		l.items[i] = Item{}
@@ -284,6 +297,29 @@ func (l *Lane) empty() {
 	l.reader, l.cursor, l.again = nil, place{}, repeats{}
 	l.ends, l.onDisk = map[string]Run{}, nil
 	l.retire()
+}
+
+// Reset empties the lane, which goes on taking changes in: its table is copied anew.
+func (l *Lane) Reset() {
+	l.taking.Lock()
+	defer l.taking.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.empty()
+}
+
+// Oldest returns when the oldest change that is not durable in the sink was committed, by the source's clock, or a time
+// before it. Zero: there is none, or the source does not say.
+func (l *Lane) Oldest() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case len(l.items) > 0:
+		return l.items[0].time()
+	case l.unread():
+		return l.since
+	}
+	return time.Time{}
 }
 
 // Empty reports whether everything appended is durable in the sink.

@@ -329,7 +329,8 @@ func (l *Lane) release() (freed int64, err error) {
 	if l.filed < len(l.items) { // the spool has no room for all: records to read back may not stand in front of the rest
 		return 0, err
 	}
-	l.cursor, l.before = l.items[l.taken].place, l.items[l.taken].Before
+	next := &l.items[l.taken]
+	l.cursor, l.before, l.since = next.place, next.Before, next.time()
 	for _, it := range l.items[l.taken:] {
 		freed += it.size
 	}

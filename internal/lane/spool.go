@@ -157,8 +157,8 @@ func (s *Spool) Open(id schema.ID, start connector.Positions) (*Lane, error) {
 	return l, nil
 }
 
-// Ends returns what the spool holds up to of a table, by part: as it was opened, or as it was on disk for certain when
-// it was last looked. nil: nothing.
+// Ends returns the runs with which the lane's spool ends, one for each part of the log, as far as they are on disk for
+// certain. nil: there is nothing of it in the spool.
 func (l *Lane) Ends() []Run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +204,7 @@ func (l *Lane) recover(found []Segment) error {
 	if err != nil {
 		return damaged(l.cursor.segment, off, err)
 	}
-	l.before = first.Before
+	l.before, l.since = first.Before, first.time()
 	return nil
 }
 
