@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicehq/sluice/connector"
 )
@@ -170,7 +169,7 @@ func (n *snapshot) keyRanges(ctx context.Context, leaf layoutLeaf, size leafSize
 			return key, err
 		})
 	}
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42883" { // the type has no order
+	if isState(err, "42883") { // the type has no order
 		return whole, nil
 	}
 	if err != nil {

@@ -39,7 +39,7 @@ func (c *Config) Validate() []connector.Problem {
 	if c.Slot != "" && !slotForm.MatchString(c.Slot) {
 		ps = append(ps, connector.Problem{Table: "slot", What: "is no name for a slot", Fix: "use small letters, digits and _, 63 at most"})
 	}
-	if len(c.Publication) > 63 {
+	if len(c.Publication) > maxNameLength {
 		ps = append(ps, connector.Problem{Table: "publication", What: "is longer than the server's limit", Fix: "use 63 bytes at most"})
 	}
 	return ps

@@ -13,7 +13,7 @@ import (
 )
 
 // copySignature begins a COPY in binary format (documentation of COPY, section "Binary Format").
-var copySignature = []byte("PGCOPY\n\xff\r\n\x00")
+const copySignature = "PGCOPY\n\xff\r\n\x00"
 
 // errCopyForm says that the rows of a COPY are not laid out as documented.
 var errCopyForm = errors.New("the copied rows are not in COPY's binary format")
@@ -65,7 +65,7 @@ func (d *copyDecoder) decode(message []byte) error {
 }
 
 func cutCopyHeader(message []byte) ([]byte, error) {
-	rest, ok := bytes.CutPrefix(message, copySignature)
+	rest, ok := bytes.CutPrefix(message, []byte(copySignature))
 	if !ok || len(rest) < 8 {
 		return nil, errCopyForm
 	}

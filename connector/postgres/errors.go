@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -68,6 +69,12 @@ func (e serverError) Error() string {
 }
 
 func (e serverError) Unwrap() error { return e.PgError }
+
+// isState reports whether err is a server's, with one of these SQLSTATEs.
+func isState(err error, codes ...string) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && slices.Contains(codes, pg.Code)
+}
 
 func isNetwork(err error) bool {
 	if _, ok := errors.AsType[net.Error](err); ok {

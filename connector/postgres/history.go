@@ -351,17 +351,14 @@ func (b *batch) fillHistory(s stage) string {
 		strings.Join(names, ", ") + " FROM " + s.name + " ORDER BY n"
 }
 
-// year2000 is the server's epoch, in microseconds of Unix time.
-const year2000 = 946_684_800_000_000
-
 func (w *copyIn) timestamp(t time.Time) {
 	switch {
 	case t.IsZero():
 		w.null()
 	case w.binary:
-		w.int64(t.UnixMicro() - year2000)
+		w.int64(serverMicros(t))
 	default:
-		w.text(string(appendTimestampText(nil, t.UnixMicro()-year2000, "+00")))
+		w.text(string(appendTimestampText(nil, serverMicros(t), "+00")))
 	}
 }
 

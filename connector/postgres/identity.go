@@ -202,11 +202,3 @@ func (t *catalogTable) keylessReason() string {
 	}
 	return fmt.Sprintf("%s; ALTER TABLE %s ADD PRIMARY KEY (the columns that tell its rows apart)", reason, table)
 }
-
-func quoteList(names []string) string {
-	quoted := make([]string, len(names))
-	for i, n := range names {
-		quoted[i] = quoteIdent(n)
-	}
-	return strings.Join(quoted, ", ")
-}

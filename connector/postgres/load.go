@@ -182,7 +182,7 @@ type copyIn struct {
 
 // copyHeader is the beginning of COPY's binary format, and copyTrailer its end (PostgreSQL: COPY, "Binary Format").
 const (
-	copyHeader  = "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+	copyHeader  = copySignature + "\x00\x00\x00\x00\x00\x00\x00\x00" // no flags, no extension
 	copyTrailer = "\xff\xff"
 )
 

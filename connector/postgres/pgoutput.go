@@ -34,11 +34,10 @@ var errShortMessage = errors.New("pgoutput message ends too early")
 var serverEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func serverTime(micros int64) time.Time {
-	const unixEpoch = 946684800 // 2000-01-01 in seconds since 1970
-	return time.Unix(unixEpoch+micros/1e6, micros%1e6*1e3).UTC()
+	return time.Unix(serverEpoch.Unix()+micros/1e6, micros%1e6*1e3).UTC()
 }
 
-func serverMicros(t time.Time) int64 { return t.Sub(serverEpoch).Microseconds() }
+func serverMicros(t time.Time) int64 { return t.UnixMicro() - serverEpoch.UnixMicro() }
 
 // beginMessage stands before the rows of a transaction; final is where its commit record begins.
 type beginMessage struct {

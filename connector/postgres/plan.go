@@ -12,12 +12,6 @@ import (
 	"github.com/sluicehq/sluice/schema"
 )
 
-// maxIdentifier is the length in bytes of the longest name (PostgreSQL: NAMEDATALEN - 1).
-const maxIdentifier = 63
-
-// ourColumns is how the names of columns that we add begin.
-const ourColumns = "_sluice_"
-
 // Plan tells how want would be stored; see connector.Sink.
 func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Target, error) {
 	t := want
@@ -63,14 +57,14 @@ func checkTarget(t *connector.Target) error {
 	names := []string{t.Name.Schema, t.Name.Table}
 	for _, c := range t.Columns {
 		name := t.Table.Columns[c].Name
-		if strings.HasPrefix(name, ourColumns) {
+		if strings.HasPrefix(name, reservedColumns) {
 			return refuse("rename the column or exclude it", "the name of column %s is one of those that sluice adds", quoteIdent(name))
 		}
 		names = append(names, name)
 	}
 	for _, name := range names {
-		if len(name) > maxIdentifier {
-			return refuse("choose a shorter name", "the name %s is longer than %d bytes", quoteIdent(name), maxIdentifier)
+		if len(name) > maxNameLength {
+			return refuse("choose a shorter name", "the name %s is longer than %d bytes", quoteIdent(name), maxNameLength)
 		}
 	}
 	key := keyNames(t)
@@ -222,7 +216,7 @@ func (s *Sink) checkAdoption(ctx context.Context, t *connector.Target, d destina
 		return err
 	}
 	switch {
-	case differs == "" && t.Name == t.Table.Name && string(t.Table.ID) == formatOID(d.oid):
+	case differs == "" && t.Name == t.Table.Name && t.Table.ID == tableID(d.oid):
 		return refuse("choose another database or `destination`", "source and destination are the same table")
 	case differs != "":
 		return refuse("drop the table, or choose another `destination`", "the table exists, is not of this mirror, and %s", differs)

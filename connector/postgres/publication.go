@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/schema"
@@ -26,9 +25,6 @@ const (
 )
 
 var publishedActions = [publicationCount]string{"insert,update,delete,truncate", "insert,truncate"}
-
-// maxNameLength is the longest identifier in bytes (NAMEDATALEN-1).
-const maxNameLength = 63
 
 // objectName makes the default name of a slot or publication of a mirror. A slot's name takes a-z, 0-9 and _ alone; a
 // mirror whose name holds more gets a hash of it, so that two mirrors never share a name.
@@ -50,7 +46,7 @@ func fitName(name, original string, marked bool) string {
 	h := fnv.New64a()
 	h.Write([]byte(original)) // never fails
 	suffix := fmt.Sprintf("_%08x", uint32(h.Sum64()^h.Sum64()>>32))
-	return strings.ToValidUTF8(name[:min(len(name), maxNameLength-len(suffix))], "") + suffix
+	return cutName(name, maxNameLength-len(suffix)) + suffix
 }
 
 func (s *Source) publicationName(which int) string {
@@ -374,7 +370,7 @@ func (s *Source) unpublish(ctx context.Context, oid uint32, t *schema.Table) err
 		}
 		return err
 	})
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.Code == "42P01" || pg.Code == "3F000") {
+	if isState(err, "42P01", "3F000") {
 		return nil
 	}
 	return publishError(err, t)
@@ -400,7 +396,7 @@ func identityLost(t *schema.Table) error {
 // publishError makes a missing right a fault of the table: the other ones can go on.
 func publishError(err error, t *schema.Table) error {
 	err = wrapError(err, sourceSystem, "publish", t.Name)
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42501" {
+	if isState(err, "42501") {
 		if e, ok := errors.AsType[*connector.Error](err); ok {
 			e.Kind = connector.TableFault
 			e.Hint = "publishing a table takes its owner: ALTER TABLE " + quoteName(t.Name) + " OWNER TO, or grant the owner's role"

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/schema"
@@ -96,12 +95,7 @@ func (s *Sink) indexCopy(ctx context.Context, t *connector.Target) (done bool, e
 }
 
 func indexStatement(t *connector.Target) string {
-	keys := keyNames(t)
-	quoted := make([]string, len(keys))
-	for i, k := range keys {
-		quoted[i] = quoteIdent(k)
-	}
-	list, table := strings.Join(quoted, ", "), quoteName(copyName(t))
+	list, table := quoteList(keyNames(t)), quoteName(copyName(t))
 	if t.History {
 		return "CREATE INDEX ON " + table + " (" + list + `, "_sluice_position", "_sluice_seq")`
 	}
@@ -226,7 +220,7 @@ func (x *tx) move(ctx context.Context, t *connector.Target) error {
 	if t.History {
 		suffix = "_sluice_idx"
 	}
-	index := cutName(t.Name.Table, maxIdentifier-len(suffix)) + suffix
+	index := cutName(t.Name.Table, maxNameLength-len(suffix)) + suffix
 	rows, err := x.query(ctx, fmt.Sprintf(`SELECT c.relname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 		WHERE i.indrelid = %s::regclass AND to_regclass(%s) IS NULL`, quoteLiteral(quoteName(t.Name)),
 		quoteLiteral(quoteName(schema.Name{Schema: t.Name.Schema, Table: index}))))
@@ -257,22 +251,12 @@ func (x *tx) grantDefaults(ctx context.Context, name schema.Name) error {
 	return err
 }
 
-// cutName shortens a name to n bytes without cutting a character.
-func cutName(name string, n int) string {
-	for len(name) > n {
-		_, size := utf8.DecodeLastRuneInString(name)
-		name = name[:len(name)-size]
-	}
-	return name
-}
-
 // merge makes the destination's rows those of the copy, touching only rows that differ. Rows are compared by the text of
 // all their values, for some types have no equality.
 func (x *tx) merge(ctx context.Context, t *connector.Target, oid string) error {
 	if err := x.addColumns(ctx, t, oid); err != nil {
 		return err
 	}
-	keys := keyNames(t)
 	var names, sets, match, mine, theirs []string
 	for _, c := range tableColumns(t) {
 		if c.generated != "" {
@@ -285,16 +269,12 @@ func (x *tx) merge(ctx context.Context, t *connector.Target, oid string) error {
 			match = append(match, "d."+q+" = c."+q)
 		}
 	}
-	conflict := make([]string, len(keys))
-	for i, k := range keys {
-		conflict[i] = quoteIdent(k)
-	}
 	dest, from, list := quoteName(t.Name), quoteName(copyName(t)), strings.Join(names, ", ")
 	_, err := x.exec(ctx, strings.Join([]string{
 		"DELETE FROM " + dest + " d WHERE NOT EXISTS (SELECT FROM " + from + " c WHERE " + strings.Join(match, " AND ") + ")",
 		"INSERT INTO " + dest + " (" + list + ") SELECT " + strings.Join(theirs, ", ") + " FROM " + from + " c WHERE NOT EXISTS (SELECT FROM " +
 			dest + " d WHERE " + strings.Join(match, " AND ") + " AND ROW(" + strings.Join(mine, ", ") + ")::text = ROW(" + strings.Join(theirs, ", ") +
-			")::text) ON CONFLICT (" + strings.Join(conflict, ", ") + ") DO UPDATE SET " + strings.Join(sets, ", "),
+			")::text) ON CONFLICT (" + quoteList(keyNames(t)) + ") DO UPDATE SET " + strings.Join(sets, ", "),
 		"DROP TABLE " + from,
 	}, "; "))
 	if isState(err, "42P10", "23505", "23502", "23503", "23514", "23P01") {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -195,11 +194,6 @@ func textRows(r *pgconn.Result) [][]string {
 func rollback(ctx context.Context, pg *pgconn.PgConn) error {
 	_, err := pg.Exec(ctx, "ROLLBACK").ReadAll()
 	return err
-}
-
-func isState(err error, codes ...string) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && slices.Contains(codes, pg.Code)
 }
 
 // current returns the claim that transactions prove.

@@ -194,5 +194,3 @@ func typeText(t *schema.Type) string {
 	}
 	return quoteName(n)
 }
-
-func formatOID(oid uint32) string { return strconv.FormatUint(uint64(oid), 10) }

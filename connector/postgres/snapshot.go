@@ -210,15 +210,10 @@ func (s *Source) readLayout(ctx context.Context, t *schema.Table, oid uint32) (l
 	if l.columns, err = describeColumns(ctx, conn, t.Name, t); err != nil {
 		return l, err
 	}
-	rows, err := conn.Query(ctx, `
-		WITH RECURSIVE tree AS (
-			SELECT $1::oid AS member
-			UNION ALL
-			SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.member AND NOT i.inhdetachpending
-			JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition)
+	rows, err := conn.Query(ctx, leafTree+`
 		SELECT c.oid, n.nspname::text, c.relname::text, pg_catalog.pg_relation_filenode(c.oid)
-		FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.member JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.relkind <> 'p' ORDER BY c.oid`, oid)
+		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relkind <> 'p' AND (c.oid = ANY($1::oid[]) OR c.oid IN (SELECT member FROM tree)) ORDER BY c.oid`, []uint32{oid})
 	if err != nil {
 		return l, err
 	}

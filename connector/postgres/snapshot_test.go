@@ -354,7 +354,7 @@ func TestLockedTableLosesTheView(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer impatient.Close()
-	snap.source = &Source{config: src.config, env: src.env, pool: impatient, server: src.server}
+	snap.source = &Source{config: src.config, env: src.env, pool: impatient, server: src.server, views: src.views}
 	app := connect(t, url)
 	mustExec(t, app, "BEGIN; LOCK TABLE t")
 	if _, err := readChunk(t, snap, chunks[0]); connector.KindOf(err) != connector.ViewLost {

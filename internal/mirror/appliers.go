@@ -11,11 +11,12 @@ import (
 	"github.com/sluicehq/sluice/schema"
 )
 
-// wake puts a table with changes into the appliers' queue. A table whose copy is not in place yet waits for it.
+// wake puts a table with changes into the appliers' queue. A table whose copy is not in place yet waits for it, one that
+// failed for its time to pass.
 func (s *session) wake(t *table) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.queued || t.apply == nil || (t.phase != CatchingUp && t.phase != Streaming) || t.lane.Empty() {
+	if t.queued || t.apply == nil || (t.phase != CatchingUp && t.phase != Streaming) || t.lane.Empty() || time.Now().Before(t.rests) {
 		return
 	}
 	t.queued = true
@@ -85,8 +86,8 @@ func (s *session) applyBatch(ctx context.Context, t *table, batch []lane.Item) e
 	return s.tableFailed(ctx, t, err)
 }
 
-// tableFailed reacts to the fault of one table's batch: it returns the error if it is not the table's, else waits or
-// pauses the table.
+// tableFailed reacts to the fault of one table's batch: it returns the error if it is not the table's, else lets the table
+// rest, without an applier, or pauses it.
 func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -108,10 +109,6 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 		return s.pause(ctx, t, err)
 	}
 	s.Log.Warn("table failed, trying again", "table", t.name().String(), "in", wait, "error", err)
-	select {
-	case <-time.After(wait):
-	case <-ctx.Done():
-	}
 	return nil
 }
 
@@ -211,7 +208,7 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 		if f.ID != t.id {
 			continue
 		}
-		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.sink)
+		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.sink, nil)
 		if err != nil || len(ps) == 0 {
 			return false, err
 		}

@@ -1,8 +1,10 @@
 package mirror
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sluicehq/sluice/connector"
@@ -103,5 +105,71 @@ func TestCopyCutOffLeavesNoChunksInTheSink(t *testing.T) {
 	w.once()
 	if n := chunks(); n != 0 {
 		t.Errorf("%d entries of chunks are left: %v", n, w.sink.Entries("shop"))
+	}
+}
+
+// refusingSource finds a table unfit from some moment on.
+type refusingSource struct {
+	connector.Source
+	table   schema.Name
+	refused *atomic.Bool
+}
+
+func (s refusingSource) Tables(ctx context.Context) ([]*schema.Table, error) {
+	found, err := s.Source.Tables(ctx)
+	for i, t := range found {
+		if t.Name == s.table && s.refused.Load() {
+			unfit := *t
+			unfit.Refused = "it is unlogged"
+			found[i] = &unfit
+		}
+	}
+	return found, err
+}
+
+func TestTableThatBecomesUnfitIsNotShownAsStreaming(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	var refused atomic.Bool
+	w.change = func(o *Options) {
+		source := o.Source
+		o.Source = func(ctx context.Context, id string) (connector.Source, error) {
+			s, err := source(ctx, id)
+			return refusingSource{s, a, &refused}, err
+		}
+	}
+	stop := w.follow()
+	w.awaitPhase(a, Streaming)
+	refused.Store(true)
+	w.awaitPhase(a, Dropped)
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	refused.Store(false)
+	w.insert(a, 2)
+	w.once()
+	if err := w.equal(a); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTableKeepsItsDestinationWhenAnotherIsConfiguredForIt(t *testing.T) {
+	w := newWorld(t)
+	z := w.table("public", "z")
+	w.insert(z, 1)
+	w.once()
+	a := w.table("public", "a")
+	w.insert(a, 7)
+	w.change = func(o *Options) {
+		o.Select = func(*schema.Table) (Settings, bool) { return Settings{Destination: z}, true }
+	}
+	w.insert(z, 2)
+	s := w.once()
+	if s.Tables[0].Phase != string(Refused) || s.Tables[1].Phase != string(Streaming) || s.Tables[1].RowsCopied != 0 {
+		t.Errorf("summary: %+v", s.Tables)
+	}
+	if err := w.equal(z); err != nil {
+		t.Error(err)
 	}
 }

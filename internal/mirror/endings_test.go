@@ -307,3 +307,36 @@ func TestCommitOfAChunkIsNotCutOffByTheFaultOfAnother(t *testing.T) {
 		t.Errorf("%v; a chunk was committed: %v; its commit was cut off: %v", err, looked.Load(), cutOff.Load())
 	}
 }
+
+func TestTableThatFailsKeepsNoApplierFromTheOthers(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.table("public", "a"), w.table("public", "b")
+	w.once()
+	var failed, reached atomic.Int32
+	w.hookSink(func(_ context.Context, target *connector.Target) error {
+		if target.Table.Name == b {
+			reached.CompareAndSwap(0, 1+failed.Load())
+			return nil
+		}
+		if failed.Add(1) < 3 {
+			return &connector.Error{Kind: connector.TableFault, System: "sink", Op: "write rows", Table: a, Err: errors.New("broken")}
+		}
+		return nil
+	})
+	hook := w.change
+	w.change = func(o *Options) {
+		hook(o)
+		o.Limits.Appliers = 1
+	}
+	w.insert(a, 1)
+	w.insert(b, 1)
+	stop := w.follow()
+	w.eventually(func() error { return w.equal(b) })
+	if n := reached.Load() - 1; n > 1 {
+		t.Errorf("b was written only after a had failed %d times", n)
+	}
+	w.eventually(func() error { return w.equal(a) })
+	if s, err := stop(); err != nil || !s.InOrder() {
+		t.Errorf("run: %v, %+v", err, s)
+	}
+}

@@ -134,11 +134,11 @@ func (s *session) snapshot(ctx context.Context, t *table) (connector.Snapshot, e
 		cancel()
 		waits := connector.KindOf(err) == connector.Conflict || errors.Is(err, context.DeadlineExceeded)
 		if err == nil || ctx.Err() != nil || !waits {
+			t.waitFor("")
 			return snap, err
 		}
-		t.mu.Lock()
-		t.waiting = err.Error()
-		t.mu.Unlock()
+		t.waitFor(err.Error())
+		s.saveRecords(ctx, t)
 		s.Log.Info("copy waits for writers", "table", t.name().String(), "reason", err)
 	}
 }
@@ -315,7 +315,7 @@ func (s *session) startApplying(ctx context.Context, t *table, at apply.Checkpoi
 		return err
 	}
 	t.mu.Lock()
-	t.apply, t.goal, t.failures, t.entry = applier, goal, 0, at.String()
+	t.apply, t.goal, t.failures, t.rests, t.entry = applier, goal, 0, time.Time{}, at.String()
 	t.mu.Unlock()
 	t.setPhase(CatchingUp, "", "")
 	s.Log.Info("copy is in place", "table", t.name().String(), "rows", t.total.rowsCopied)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/apply"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -29,9 +30,11 @@ func (p planned) destination() schema.Name {
 	return p.table.Name
 }
 
-// planTables decides for each selected table where and how it is stored. It changes nothing. Of two tables with one
-// destination the one that the sink has already keeps it.
-func planTables(ctx context.Context, tables []*schema.Table, sel func(*schema.Table) (Settings, bool), sink connector.Sink) ([]planned, error) {
+// planTables decides for each selected table where and how it is stored. It changes nothing. Of several tables with one
+// destination one keeps it: the one that is stored there as entries, those of the sink, say.
+func planTables(
+	ctx context.Context, tables []*schema.Table, sel func(*schema.Table) (Settings, bool), sink connector.Sink, entries map[string]string,
+) ([]planned, error) {
 	var ps []planned
 	for _, t := range tables {
 		settings, ok := sel(t)
@@ -44,7 +47,7 @@ func planTables(ctx context.Context, tables []*schema.Table, sel func(*schema.Ta
 		}
 		ps = append(ps, p)
 	}
-	refuseCollisions(ps)
+	refuseCollisions(ps, entries)
 	return ps, nil
 }
 
@@ -65,10 +68,10 @@ func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.
 	return p, err
 }
 
-func refuseCollisions(ps []planned) {
+func refuseCollisions(ps []planned, entries map[string]string) {
 	incumbentsFirst := slices.Clone(ps)
 	slices.SortStableFunc(incumbentsFirst, func(a, b planned) int {
-		return cmp.Or(-cmp.Compare(copyOf(a), copyOf(b)), strings.Compare(a.table.Name.String(), b.table.Name.String()))
+		return cmp.Or(cmp.Compare(b.copyIn(entries), a.copyIn(entries)), strings.Compare(a.table.Name.String(), b.table.Name.String()))
 	})
 	owner := map[schema.Name]schema.Name{}
 	loser := map[schema.ID]schema.Name{}
@@ -95,11 +98,16 @@ func (p *planned) refuseFor(owner schema.Name) {
 	p.target = nil
 }
 
-func copyOf(p planned) int {
+// copyIn returns the number of the copy that the table's entry says is in its destination, 0 if there is none.
+func (p *planned) copyIn(entries map[string]string) int {
 	if p.target == nil {
 		return 0
 	}
-	return p.target.Copy
+	at, err := apply.ParseCheckpoint(entries[apply.Key(p.table.ID)])
+	if err != nil || at.Settings != settingsOf(p.target) { // one that cannot be read is reported where it is needed
+		return 0
+	}
+	return at.Copy
 }
 
 // MakePlan returns what a run would do. It changes nothing on either side.
@@ -108,7 +116,7 @@ func MakePlan(ctx context.Context, source connector.Source, sink connector.Sink,
 	if err != nil {
 		return nil, err
 	}
-	ps, err := planTables(ctx, tables, sel, sink)
+	ps, err := planTables(ctx, tables, sel, sink, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -272,7 +272,7 @@ func (s *session) recheck(t *table, now *schema.Table) error {
 		gone := *was
 		gone.Refused = "it was dropped at the source"
 		now = &gone
-	case now.Version <= was.Version || fingerprintOf(now) == fingerprintOf(was):
+	case now.Refused == "" && (now.Version <= was.Version || fingerprintOf(now) == fingerprintOf(was)):
 		return nil
 	}
 	return t.log.append(t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
@@ -281,7 +281,7 @@ func (s *session) recheck(t *table, now *schema.Table) error {
 // welcome takes in tables that were found since the session began. One whose destination is that of a table that is gone
 // comes in a later round, when nothing more is applied to the destination: settled is false then.
 func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, present map[schema.ID]*schema.Table) (settled bool, err error) {
-	ps, err := planTables(ctx, newcomers, s.Select, s.sink)
+	ps, err := planTables(ctx, newcomers, s.Select, s.sink, nil)
 	if err != nil {
 		return false, err
 	}

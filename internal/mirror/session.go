@@ -67,7 +67,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ps, err := planTables(ctx, found, s.Select, s.sink)
+	ps, err := planTables(ctx, found, s.Select, s.sink, claim.Entries)
 	if err != nil {
 		return err
 	}
@@ -300,23 +300,7 @@ func (s *session) run(ctx context.Context) error {
 	s.ready.finish() // appliers end when the queue is empty
 	drained := time.AfterFunc(s.Limits.DrainFor, func() { stopWorking(errDrainTime) })
 	defer drained.Stop()
-	workErr := work.Wait()
-	for _, e := range []error{err, workErr, s.floorErr} {
-		if connector.KindOf(e) == connector.Fenced { // whatever else happened: there must be no next session
-			return e
-		}
-	}
-	asked := errors.Is(err, errFinished) || errors.Is(err, errRetry)
-	switch {
-	case ended(workErr) != nil && asked:
-		return workErr
-	case workErr != nil:
-		return errors.Join(workErr, ended(err))
-	}
-	if s.floorErr != nil {
-		return s.floorErr // its commit may have lost its answer: the next session looks before it writes
-	}
-	if fault := ended(err); fault != nil && !asked {
+	if fault := s.faultOf(err, work.Wait()); fault != nil {
 		return fault
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
@@ -326,6 +310,31 @@ func (s *session) run(ctx context.Context) error {
 		return floorErr
 	}
 	return ended(err)
+}
+
+// faultOf returns with what the session ends before its floor can be saved a last time, given how reading and applying
+// ended; nil if nothing went wrong.
+func (s *session) faultOf(readErr, workErr error) error {
+	for _, err := range []error{readErr, workErr, s.floorErr} {
+		if connector.KindOf(err) == connector.Fenced { // whatever else happened: there must be no next session
+			return err
+		}
+	}
+	asked := errors.Is(readErr, errFinished) || errors.Is(readErr, errRetry)
+	switch {
+	case ended(workErr) != nil && asked:
+		return workErr
+	case ended(workErr) != nil:
+		return errors.Join(workErr, ended(readErr))
+	case workErr != nil:
+		return errors.Join(errDrainTime, ended(readErr))
+	case s.floorErr != nil:
+		return s.floorErr // its commit may have lost its answer: the next session looks before it writes
+	case asked:
+		return nil
+	default:
+		return ended(readErr)
+	}
 }
 
 var errDrainTime = errors.New("stopped before everything read was applied; the rest is read again at the next start")
@@ -375,7 +384,7 @@ func (s *session) allTables() []*table {
 // watchEvery is how often phases are looked at.
 const watchEvery = 50 * time.Millisecond
 
-// watch moves tables to Streaming, takes up paused ones that are due, and ends the session when all are done
+// watch moves tables to Streaming, wakes those that rested, takes up paused ones that are due, and ends the session when all are done
 // (Options.Once) or the log must be read again for a paused one.
 func (s *session) watch(ctx context.Context) error {
 	tick := time.NewTicker(watchEvery)
@@ -391,6 +400,7 @@ func (s *session) watch(ctx context.Context) error {
 			if err := s.promote(ctx, t); err != nil {
 				return err
 			}
+			s.wake(t) // it may have rested
 			switch {
 			case t.inPhase(Pending, Copying):
 				copying++
@@ -469,13 +479,15 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 	return nil
 }
 
-// failed counts a fault of a table and reports whether that was one too many.
+// failed counts a fault of a table, after which it rests for a while, and reports whether that was one too many.
 func (s *session) failed(t *table, err error) (pause bool, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.failures++
 	t.lastErr = err.Error()
-	return t.failures >= s.Limits.TableFailures, failurePause << min(t.failures-1, 6)
+	wait = failurePause << min(t.failures-1, 6)
+	t.rests = time.Now().Add(wait)
+	return t.failures >= s.Limits.TableFailures, wait
 }
 
 // failurePause is the first wait before a table at fault is tried again, doubled each time.

@@ -48,6 +48,7 @@ type table struct {
 	meeting  bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
 	queued   bool                // in the appliers' queue, or with an applier
 	failures int                 // faults in a row
+	rests    time.Time           // until then it is not applied
 	lastErr  string
 	entry    string // the checkpoint in the sink, "" before the copy is ready
 	saved    string // the checkpoint that the state holds
@@ -111,6 +112,13 @@ func (t *table) pause(cause error, retry time.Duration) {
 	}
 }
 
+// waitFor notes whom the table's snapshot waits for.
+func (t *table) waitFor(whom string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waiting = whom
+}
+
 // due reports whether a table paused by a fault is to be tried again.
 func (t *table) due() bool {
 	t.mu.Lock()
@@ -159,8 +167,11 @@ func (t *table) record() state.Table {
 		RowsCopied: t.total.rowsCopied, RowsEstimated: t.planned.table.Rows, ChangesApplied: t.total.changes,
 		Failures: t.failures, LastError: t.lastErr,
 	}
-	if t.phase == Paused {
+	switch {
+	case t.phase == Paused:
 		r.PausedBy = "fault"
+	case t.waiting != "":
+		r.Reason = t.waiting
 	}
 	return r
 }
