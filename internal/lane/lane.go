@@ -281,6 +281,13 @@ func (l *Lane) Hold(last connector.Positions) {
 	l.empty()
 }
 
+// Held reports whether Hold has closed the lane.
+func (l *Lane) Held() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held != nil
+}
+
 // Discard empties the lane and keeps it so: its table is not applied, and needs nothing of the log.
 func (l *Lane) Discard() {
 	l.taking.Lock()

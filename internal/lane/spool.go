@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,8 @@ import (
 
 // Limits bounds a Spool, in bytes.
 type Limits struct {
+	SyncEvery time.Duration // how often what was written is forced to disk while the spool is relied on; 0: once a second
+
 	Lane  int64 // memory of a lane beyond which it goes to disk
 	Max   int64 // disk of all lanes
 	Table int64 // disk of one lane; 0: no limit of its own
@@ -47,7 +50,7 @@ func (e *FullError) Error() string {
 }
 
 const (
-	// syncEvery is how often what was written is forced to disk while the spool is relied on.
+	// syncEvery is the default of Limits.SyncEvery.
 	syncEvery = time.Second
 	// syncBytes is how much may be written before that happens earlier.
 	syncBytes = 64 << 20
@@ -290,7 +293,7 @@ func (s *Spool) Rely(on bool) { s.relied.Store(on) }
 
 // Run keeps the spool durable while it is relied on, until ctx ends. It is the only goroutine that does, for all lanes.
 func (s *Spool) Run(ctx context.Context) error {
-	tick := time.NewTicker(syncEvery)
+	tick := time.NewTicker(cmp.Or(s.limits.SyncEvery, syncEvery))
 	defer tick.Stop()
 	for {
 		select {

@@ -79,6 +79,8 @@ func fill(t *testing.T, s *Store) {
 		s.SetMirrorID(ctx, "m-1"),
 		s.SaveTables(ctx, sampleTables()...),
 		s.SaveFloor(ctx, "floor 1", map[schema.ID]string{"2": "cp 2"}),
+		s.SaveSegments(ctx, []Segment{{Table: "9", Number: 1, Size: 1}}),
+		s.SaveSegments(ctx, sampleSegments),
 		s.AddEvent(ctx, Event{At: at, Kind: "started", Text: "version 1"}),
 		s.AddEvent(ctx, Event{At: at, Table: schema.Name{Schema: "public", Table: "b"}, Kind: "phase", Text: "streaming"}),
 	)
@@ -87,10 +89,13 @@ func fill(t *testing.T, s *Store) {
 	}
 }
 
+var sampleSegments = []Segment{{Table: "1", Number: 7, Size: 64 << 20}, {Table: "1", Number: 8, Size: 12}, {Table: "2", Number: 1, Size: 9}}
+
 // content is everything that a Store holds, in one comparable value.
 type content struct {
 	ID, Floor string
 	Tables    []Table
+	Segments  []Segment
 	Events    []Event
 }
 
@@ -101,17 +106,18 @@ func read(t *testing.T, s *Store) content {
 	floor, err2 := s.Floor(ctx)
 	tables, err3 := s.Tables(ctx)
 	events, err4 := s.Events(ctx, maxEvents)
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	segments, err5 := s.Segments(ctx)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		t.Fatal(err)
 	}
-	return content{id, floor, tables, events}
+	return content{id, floor, tables, segments, events}
 }
 
 func filled() content {
 	tables := sampleTables()
 	tables[1].Checkpoint = "cp 2"
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
-	return content{"m-1", "floor 1", tables, []Event{
+	return content{"m-1", "floor 1", tables, sampleSegments, []Event{
 		{At: at, Kind: "started", Text: "version 1"},
 		{At: at, Table: schema.Name{Schema: "public", Table: "b"}, Kind: "phase", Text: "streaming"},
 	}}
