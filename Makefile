@@ -29,7 +29,7 @@ demo: postgres build ## two throw-away databases, a shop that is written to, and
 test: setup check ## everything
 	go test -race -timeout 30m ./...
 
-check: lint ## formatting, vet, lint, short tests, every fuzzer for 10 s
+check: lint ## formatting, vet, lint, tests without a server, every fuzzer for 10 s
 	go test -race -short ./...
 	scripts/fuzz.sh 10s
 

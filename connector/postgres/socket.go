@@ -14,6 +14,8 @@ const (
 	gatherBytes = 64 << 10
 	// gatherTime is how long such a read waits at most. It bounds the delay of a change, as gatherBytes does the cost.
 	gatherTime = 2 * time.Millisecond
+	// bufferBytes is what the kernel should hold for us at least, so that the walsender need not wait while we work.
+	bufferBytes = 512 << 10
 	// writeTimeout bounds the sending of a status update.
 	writeTimeout = 10 * time.Second
 	// silenceTimeout is how long the peer's kernel may leave bytes unacknowledged before the connection counts as lost.

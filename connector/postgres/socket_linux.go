@@ -53,8 +53,12 @@ func newWire(conn net.Conn) (wire, error) {
 		receiveTimeout := unix.NsecToTimeval(gatherTime.Nanoseconds())
 		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &receiveTimeout)
 	}
-	if err == nil {
-		err = w.setLowat(1)
+	// A mark above the receive buffer makes the kernel enlarge the buffer (tcp_set_rcvlowat); SO_RCVBUF would too, but end
+	// its own tuning for distant servers. Small messages take several times their length of it.
+	for _, mark := range []int{bufferBytes, 1} {
+		if err == nil {
+			err = w.setLowat(mark)
+		}
 	}
 	if err != nil {
 		w.close()

@@ -23,11 +23,20 @@ type skipper struct {
 	log  Log
 	at   *Checkpoint
 	meet bool // the log was opened before the checkpoint, so the checkpoint's own transaction must come
+
+	past     bool   // the run looked at last lies beyond the checkpoint, and no snapshot can hold what follows it
+	pastPart string // the part of the log that it lies in
 }
 
 // covered returns how many of a run's row messages the destination holds: all of a run that the checkpoint has passed
 // or the copy's snapshot contains, the first ones of a transaction that was split.
+//
+// Positions are compared up to the first run beyond the checkpoint: the rest of its part lies beyond it too. That matters
+// where transactions are small: comparing each was 7 % of our time.
 func (s *skipper) covered(run connector.Commit) (int, error) {
+	if s.past && run.Part == s.pastPart {
+		return 0, nil
+	}
 	order, err := s.log.Compare(run.Position, s.at.Position)
 	if err != nil {
 		return 0, err
@@ -46,6 +55,7 @@ func (s *skipper) covered(run connector.Commit) (int, error) {
 	case s.meet:
 		return 0, errDiverged
 	case s.at.Token == "":
+		s.past, s.pastPart = true, run.Part
 		return 0, nil
 	}
 	in, err := s.log.Contains(s.at.Token, run)
@@ -58,7 +68,13 @@ func (s *skipper) covered(run connector.Commit) (int, error) {
 // merge makes one Frames of a batch's, without the row messages that the destination holds. The result
 // is the caller's own.
 func (s *skipper) merge(batch []*connector.Frames) (*connector.Frames, error) {
-	out := &connector.Frames{Table: batch[0].Table}
+	s.past = false // only the order within a batch is certain: one that failed comes again
+	bytes, runs := 0, 0
+	for _, f := range batch {
+		bytes += len(f.Data)
+		runs += len(f.Commits)
+	}
+	out := &connector.Frames{Table: batch[0].Table, Data: make([]byte, 0, bytes), Commits: make([]connector.Commit, 0, runs)}
 	for _, f := range batch {
 		data := f.Data
 		for _, run := range f.Commits {

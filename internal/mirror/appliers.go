@@ -90,11 +90,21 @@ func (s *session) applyBatch(ctx context.Context, t *table, batch []lane.Item) e
 	return s.tableFailed(ctx, t, err)
 }
 
+// concernsAll reports whether a set-up error is one of the whole source or sink (a password that was changed), so that no
+// table is paused for it.
+func concernsAll(err error) bool {
+	e, ok := errors.AsType[*connector.Error](err)
+	return ok && e.Kind == connector.Setup && e.Table.Table == ""
+}
+
 // tableFailed reacts to the fault of one table's batch: it returns the error if it is not the table's, else lets the table
 // rest, without an applier, or pauses it.
 func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if concernsAll(err) {
+		return err
 	}
 	switch connector.KindOf(err) {
 	case connector.BadRow, connector.Setup, connector.Constraint:

@@ -263,3 +263,59 @@ func TestColumnAddedIsFollowedByANewCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestNewTablesThatAreNotWantedStayOutThroughARestart(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.change = func(o *Options) { o.FollowNew = false }
+	stop := w.follow()
+	w.eventually(func() error { return w.equal(a) })
+	b := w.table("public", "b")
+	w.insert(b, 1)
+	w.faults.Refuse(connectortest.CallNext, w.faults.Count(connectortest.CallNext)+1, connector.Unavailable)
+	w.insert(a, 2)
+	w.eventually(func() error { return w.equal(a) })
+	if s, err := stop(); err != nil || len(s.Tables) != 1 {
+		t.Errorf("run: %v, %+v", err, s.Tables)
+	}
+	if rows := w.sink.Rows(b); rows != nil {
+		t.Errorf("table b was mirrored: %v", rows)
+	}
+}
+
+func TestFaultOfATableEndsTheRunIfAsked(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.once()
+	w.change = func(o *Options) {
+		o.FailOnTable = true
+		sink := o.Sink
+		o.Sink = func(ctx context.Context, id string) (connector.Sink, error) {
+			s, err := sink(ctx, id)
+			return &refusingSink{Sink: s, table: a}, err
+		}
+	}
+	w.insert(a, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := Run(ctx, w.options(false)); connector.KindOf(err) != connector.TableFault {
+		t.Errorf("the run ended with %v", err)
+	}
+}
+
+func TestSetUpFaultOfTheWholeSinkPausesNoTable(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.once()
+	w.insert(a, 2)
+	w.faults.Refuse(connectortest.CallWrite, w.faults.Count(connectortest.CallWrite)+1, connector.Setup)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	s, err := Run(ctx, w.options(false))
+	if connector.KindOf(err) != connector.Setup || !s.InOrder() {
+		t.Errorf("the run ended with %v, tables %+v", err, s.Tables)
+	}
+}

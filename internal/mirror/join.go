@@ -52,7 +52,7 @@ func (s *session) joinAll(ctx context.Context) error {
 func (s *session) join(ctx context.Context, t *table) error {
 	for lost := 0; ; {
 		err := s.copyTable(ctx, t)
-		if err == nil || ctx.Err() != nil {
+		if err == nil || ctx.Err() != nil || concernsAll(err) {
 			return errors.Join(ctx.Err(), err)
 		}
 		switch connector.KindOf(err) {

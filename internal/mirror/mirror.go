@@ -138,6 +138,9 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 
 // passes reports whether waiting may mend an error.
 func passes(err error) bool {
+	if _, ok := errors.AsType[*state.Error](err); ok {
+		return true
+	}
 	kind := connector.KindOf(err)
 	return kind == connector.Unavailable || kind == connector.Conflict
 }
@@ -152,7 +155,8 @@ type runner struct {
 	Options
 	totals map[schema.ID]*totals
 	last   *Summary
-	fresh  bool // the log starts anew: every table needs a copy
+	fresh  bool               // the log starts anew: every table needs a copy
+	known  map[schema.ID]bool // the tables of the first session: without Options.FollowNew no others join in a later one
 }
 
 // totals counts what a run did for one table.

@@ -60,7 +60,7 @@ func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.
 		return p, nil
 	}
 	target, err := sink.Plan(ctx, connector.Target{Table: t, Name: s.Destination, History: s.History})
-	if e, ok := errors.AsType[*connector.Error](err); ok && (e.Kind == connector.TableFault || e.Kind == connector.Setup) {
+	if e, ok := errors.AsType[*connector.Error](err); ok && !concernsAll(err) && (e.Kind == connector.TableFault || e.Kind == connector.Setup) {
 		p.refused = e.Error()
 		return p, nil
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -69,11 +68,25 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ps, err := planTables(ctx, found, s.Select, s.sink, claim.Entries)
+	ps, err := planTables(ctx, s.followed(found), s.Select, s.sink, claim.Entries)
 	if err != nil {
 		return err
 	}
 	return s.place(ctx, ps, claim.Entries)
+}
+
+// followed leaves out the tables that came while the mirror ran, if those are not wanted.
+func (s *session) followed(found []*schema.Table) []*schema.Table {
+	if s.FollowNew {
+		return found
+	}
+	if s.known == nil {
+		s.known = map[schema.ID]bool{}
+		for _, t := range found {
+			s.known[t.ID] = true
+		}
+	}
+	return slices.DeleteFunc(found, func(t *schema.Table) bool { return !s.known[t.ID] })
 }
 
 // claim makes this process the sink's only writer and agrees with it on the mirror's id.
@@ -525,7 +538,8 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 	s.event(ctx, t.name(), "paused", cause.Error())
 	s.saveRecords(ctx, t)
 	if s.FailOnTable {
-		return fmt.Errorf("table %s: %w", t.name(), cause)
+		// Of a Kind of its own: one for which waiting helps would have the table tried again.
+		return &connector.Error{Kind: connector.TableFault, System: "mirror", Op: "mirror a table", Table: t.name(), Err: cause}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/url"
@@ -57,9 +58,10 @@ func Main(m *testing.M, server **Postgres, settings ...string) {
 	os.Exit(Run(m, server, settings...))
 }
 
-// Run is [Main] for a TestMain that has to clean up itself: it returns the exit code.
+// Run is [Main] for a TestMain that has to clean up itself: it returns the exit code. With -short no server is started.
 func Run(m *testing.M, server **Postgres, settings ...string) int {
-	if fuzzing() {
+	flag.Parse() // for testing.Short
+	if fuzzing() || testing.Short() {
 		return m.Run()
 	}
 	p, err := StartPostgres(settings...)
@@ -280,6 +282,9 @@ func (p *Postgres) URL(database string) string {
 // at the test's end.
 func (p *Postgres) Database(t testing.TB) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a server, which -short does without")
+	}
 	if p == nil {
 		t.Skip(ErrNoServer)
 	}

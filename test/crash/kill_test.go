@@ -32,9 +32,6 @@ func TestKillLosesAndDoublesNothing(t *testing.T) {
 	testServer.Database(t) // skips without a server
 	t.Logf("to repeat: go test ./test/crash -run Kill -kills %d -seed %d", *killsFlag, *seedFlag)
 	kills := *killsFlag
-	if testing.Short() {
-		kills = min(kills, 5)
-	}
 	begin := time.Now()
 	for life := 0; kills > 0 || time.Since(begin) < *durationFlag; life++ {
 		n := killsPerLife

@@ -17,7 +17,7 @@ var (
 )
 
 var (
-	killsFlag    = flag.Int("kills", 50, "how often the process is killed (-short: 5)")
+	killsFlag    = flag.Int("kills", 50, "how often the process is killed")
 	seedFlag     = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of all random choices")
 	durationFlag = flag.Duration("duration", 0, "go on killing for at least so long")
 	rateFlag     = flag.Int("rate", 300, "transactions a second of the writer")

@@ -17,9 +17,6 @@ const (
 
 // TestTransactionOfFiveMillionRowsStaysWithinMemory streams one transaction far larger than memory allows.
 func TestTransactionOfFiveMillionRowsStaysWithinMemory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes minutes")
-	}
 	source, sink := testServer.Database(t), testServer.Database(t)
 	testdb.Exec(t, source, "CREATE TABLE large (id bigint PRIMARY KEY, v bigint); INSERT INTO large VALUES (0, 0)")
 	p := process.New(t, program, process.Config{Name: "large", Source: source, Sink: sink, Mirror: "tables: {include: [public.large]}"}).Run(t)

@@ -12,9 +12,6 @@ import (
 // TestWriterAndComparisonHoldForNativeReplication lets the server's own replication carry the writer's changes: what it
 // carries rightly must be found equal, and a row changed behind its back must be found.
 func TestWriterAndComparisonHoldForNativeReplication(t *testing.T) {
-	if testing.Short() {
-		t.Skip("tests the test alone")
-	}
 	m := &mirror{source: testServer.Database(t), sink: testServer.Database(t)}
 	createSource(t, m.source, *seedFlag)
 	createSource(t, m.sink, 0)

@@ -49,12 +49,8 @@ func TestEveryKindOfTableIsEqualUnderLoad(t *testing.T) {
 	p := sluice.Run(t)
 	pair := testdb.OpenPair(t, source, sink)
 	await(t, p, "not every table was copied", func() error { return allThere(t.Context(), pair) })
-	seconds := 6
-	if testing.Short() {
-		seconds = 2
-	}
 	select { // time for changes to stream, not for something to happen
-	case <-time.After(time.Duration(seconds) * time.Second):
+	case <-time.After(6 * time.Second):
 	case <-p.Exited():
 	}
 	if err := stopWriters(); err != nil {

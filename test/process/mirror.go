@@ -2,6 +2,7 @@ package process
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +20,10 @@ func Main(m *testing.M, program *string, server **testdb.Postgres, settings ...s
 }
 
 func run(m *testing.M, program *string, server **testdb.Postgres, settings []string) int {
+	flag.Parse() // for testing.Short
+	if testing.Short() {
+		return testdb.Run(m, server, settings...)
+	}
 	dir, err := os.MkdirTemp("", "sluice-program-")
 	if err == nil {
 		defer os.RemoveAll(dir)
