@@ -92,12 +92,15 @@ func (m *Mirror) Run(ctx context.Context, o RunOptions) (*mirror.Summary, error)
 	limits.BatchRows, limits.BatchBytes = int(settings.Apply.BatchRows), int64(settings.Apply.BatchBytes)
 	limits.TableFailures = settings.MaxTableFailures
 	limits.RetryPaused = time.Duration(settings.RetryPaused)
+	limits.SpoolBytes, limits.SpoolTable = int64(settings.Spool.Max), int64(settings.Spool.TableMax)
+	limits.DurableBytes = int64(settings.Spool.DurableAfter.Bytes)
+	limits.DurableAge = time.Duration(settings.Spool.DurableAfter.Age)
 	limits.DiscoverEvery = time.Duration(settings.Tables.DiscoverInterval)
 	return mirror.Run(ctx, mirror.Options{
 		Mirror: m.file.Name,
 		Source: func(ctx context.Context, id string) (connector.Source, error) { return m.openSource(ctx, id, o.Log) },
 		Sink:   func(ctx context.Context, id string) (connector.Sink, error) { return m.openSink(ctx, id, o.Log) },
-		Store:  store, Select: m.selects, Limits: limits, Once: o.Once,
+		Store:  store, Select: m.selects, Limits: limits, Spool: settings.Spool.Path, Once: o.Once,
 		FollowNew:   settings.Tables.NewTables == config.Follow,
 		ResyncOnGap: settings.OnGap == config.ResyncOnGap,
 		FailOnTable: settings.OnTableError == config.FailOnError,

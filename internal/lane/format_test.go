@@ -54,6 +54,9 @@ func TestSegmentsOfTheFirstReleaseAreRead(t *testing.T) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "copy", "owner"), []byte("mirror-1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(folder, "00000001.lane"), text, 0o600); err != nil {
 		t.Fatal(err)
 	}

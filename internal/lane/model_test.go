@@ -152,7 +152,7 @@ func txnOf(p connector.Position) int {
 func comparePositions(a, b connector.Position) (int, error) { return txnOf(a) - txnOf(b), nil }
 
 func (m *laneModel) open() (err error) {
-	if m.spool, err = OpenSpool(m.dir, m.listed, m.budget, m.limits, comparePositions); err != nil {
+	if m.spool, err = OpenSpool(m.dir, "mirror-1", m.listed, m.budget, m.limits, comparePositions); err != nil {
 		return err
 	}
 	m.spool.segment = m.segment

@@ -87,8 +87,20 @@ type Spool struct {
 	freed   chan struct{}           // closed, and made anew, whenever bytes falls
 }
 
-// OpenSpool opens a folder, and makes it if need be. What listed does not name is removed: nothing relies on it.
-func OpenSpool(dir string, listed []Segment, budget *Budget, limits Limits, compare Compare) (*Spool, error) {
+// ownerFile names the mirror whose spool the folder is.
+const ownerFile = "owner"
+
+// OwnerError says that a folder holds the spool of another mirror, which is left alone.
+type OwnerError struct{ Dir, Owner string }
+
+// Error says what to do.
+func (e *OwnerError) Error() string {
+	return fmt.Sprintf("spool: %s holds changes of the mirror with id %s; give each mirror a folder of its own, or remove this one if that mirror is no more", e.Dir, e.Owner)
+}
+
+// OpenSpool opens a folder for the mirror with the id owner, and makes it if need be. What listed does not name is
+// removed: nothing relies on it.
+func OpenSpool(dir, owner string, listed []Segment, budget *Budget, limits Limits, compare Compare) (*Spool, error) {
 	s := &Spool{
 		dir: dir, budget: budget, limits: limits, compare: compare, segment: segmentBytes, space: diskSpace, force: (*os.File).Sync, due: make(chan struct{}, 1),
 		lanes: map[schema.ID]*Lane{}, found: map[schema.ID][]Segment{}, numbers: map[schema.ID]int{}, freed: make(chan struct{}),
@@ -107,10 +119,36 @@ func OpenSpool(dir string, listed []Segment, budget *Budget, limits Limits, comp
 	for _, segs := range s.found {
 		slices.SortFunc(segs, func(a, b Segment) int { return a.Number - b.Number })
 	}
+	if err := s.own(owner); err != nil {
+		return nil, err
+	}
 	if err := s.sweep(keep); err != nil {
 		return nil, fmt.Errorf("spool: remove what is not needed: %w", err)
 	}
 	return s, nil
+}
+
+// own makes sure that the folder is this mirror's. One in which another has left nothing is taken over.
+func (s *Spool) own(owner string) error {
+	path := filepath.Join(s.dir, ownerFile)
+	text, err := os.ReadFile(path)
+	switch {
+	case err == nil && string(text) == owner:
+		return nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("spool: read whose folder it is: %w", err)
+	}
+	files, err := filepath.Glob(filepath.Join(s.dir, "*", "*"+segmentSuffix))
+	if err == nil && len(files) > 0 {
+		return &OwnerError{s.dir, string(text)}
+	}
+	if err == nil {
+		err = os.WriteFile(path, []byte(owner), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("spool: write whose folder it is: %w", err)
+	}
+	return nil
 }
 
 // sweep removes the segments, and the folders without any, that are not to be kept.

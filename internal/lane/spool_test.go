@@ -25,7 +25,7 @@ var roomy = Limits{Lane: 0, Max: 1 << 30}
 
 func openSpool(t testing.TB, dir string, listed []Segment, limits Limits) (*Spool, *Lane) {
 	t.Helper()
-	s, err := OpenSpool(dir, listed, NewBudget(1<<20), limits, comparePositions)
+	s, err := OpenSpool(dir, "mirror-1", listed, NewBudget(1<<20), limits, comparePositions)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,7 +340,7 @@ func TestNewerFormatIsRefused(t *testing.T) {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	again, err := OpenSpool(dir, listed, NewBudget(1), roomy, comparePositions)
+	again, err := OpenSpool(dir, "mirror-1", listed, NewBudget(1), roomy, comparePositions)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,6 +348,22 @@ func TestNewerFormatIsRefused(t *testing.T) {
 	_, err = again.Open("16385", nil)
 	if _, ok := errors.AsType[*FormatError](err); !ok {
 		t.Errorf("opened: %v", err)
+	}
+}
+
+func TestSpoolOfAnotherMirrorIsLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	s, l := openSpool(t, dir, nil, roomy)
+	mustAppend(t, l, change(1, table1(1), "a"))
+	listed := saved(t, s)
+	s.Close()
+	_, err := OpenSpool(dir, "mirror-2", nil, NewBudget(1), roomy, comparePositions)
+	if _, ok := errors.AsType[*OwnerError](err); !ok {
+		t.Errorf("opened for another mirror: %v", err)
+	}
+	_, l = openSpool(t, dir, listed, roomy)
+	if got := takeAll(t, l); len(got) != 1 {
+		t.Errorf("%d changes are left", len(got))
 	}
 }
 
@@ -363,7 +379,7 @@ func TestForgottenAndUnlistedFilesGo(t *testing.T) {
 	it := change(1, table1(1), "b")
 	mustAppend(t, other, it)
 	s.Close()
-	s, err = OpenSpool(dir, listed, NewBudget(1), roomy, comparePositions)
+	s, err = OpenSpool(dir, "mirror-1", listed, NewBudget(1), roomy, comparePositions)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.place(ctx, ps, claim.Entries)
+	return s.place(ctx, ps, claim)
 }
 
 // followed leaves out the tables that came while the mirror ran, if those are not wanted.
@@ -109,7 +109,8 @@ func (s *session) claim(ctx context.Context) (*connector.Claim, error) {
 }
 
 // place opens the logs and decides for each table whether it goes on, is copied or stays where it is.
-func (s *session) place(ctx context.Context, ps []planned, entries map[string]string) error {
+func (s *session) place(ctx context.Context, ps []planned, claim *connector.Claim) error {
+	entries := claim.Entries
 	records, err := s.Store.Tables(ctx)
 	if err != nil {
 		return err
@@ -125,7 +126,7 @@ func (s *session) place(ctx context.Context, ps []planned, entries map[string]st
 	if err := s.retireEntries(ctx, ps, entries); err != nil {
 		return err
 	}
-	if err := s.openSpool(ctx); err != nil {
+	if err := s.openSpool(ctx, claim.ID); err != nil {
 		return err
 	}
 	chunks := map[schema.ID][]string{}

@@ -18,7 +18,7 @@ import (
 const fullPause = 200 * time.Millisecond
 
 // openSpool opens the folder where lanes go beyond memory, with what the state knows of it.
-func (s *session) openSpool(ctx context.Context) error {
+func (s *session) openSpool(ctx context.Context, id string) error {
 	if s.Spool == "" {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (s *session) openSpool(ctx context.Context) error {
 		listed[i] = lane.Segment(seg)
 	}
 	limits := lane.Limits{Lane: s.Limits.LaneMemory, Max: s.Limits.SpoolBytes, Table: s.Limits.SpoolTable, Free: s.Limits.SpoolFree, SyncEvery: s.Limits.SpoolSync}
-	s.spool, err = lane.OpenSpool(s.Spool, listed, s.budget, limits, s.source.Compare)
+	s.spool, err = lane.OpenSpool(s.Spool, id, listed, s.budget, limits, s.source.Compare)
 	return spoolError(err)
 }
 

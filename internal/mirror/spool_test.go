@@ -137,7 +137,7 @@ func (w *spoolWorld) pauseA(changes int) {
 func (w *spoolWorld) files() (paths []string) {
 	w.t.Helper()
 	err := filepath.WalkDir(w.spool, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
+		if err == nil && strings.HasSuffix(path, ".lane") {
 			paths = append(paths, path)
 		}
 		return err
