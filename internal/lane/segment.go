@@ -98,7 +98,7 @@ func (w *fileWindow) Read(p []byte) (int, error) {
 }
 
 // readBuffer is how many bytes are read from a segment at once.
-const readBuffer = 256 << 10
+const readBuffer = 64 << 10
 
 // newSegmentReader begins at the offset of a record; table is that of the frames in front of it.
 func newSegmentReader(file io.ReaderAt, off int64, table *schema.Table) *segmentReader {

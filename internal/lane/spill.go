@@ -195,7 +195,7 @@ func (s *Spool) writeError(l *Lane, err error) error {
 	return fmt.Errorf("spool: write changes of the table with id %s: %w", l.id, err)
 }
 
-// readBack reads records until the batch is full. The caller holds taking and mu; mu is let go meanwhile, so that the
+// readBack reads records until the batch is full, or the memory; at least one. The caller holds taking and mu; mu is let go meanwhile, so that the
 // reader of the log need not wait.
 func (l *Lane) readBack(b *batch) error {
 	from := l.cursor
@@ -204,10 +204,12 @@ func (l *Lane) readBack(b *batch) error {
 		ahead = append(ahead, stretch{l.segments[i], l.segments[i].size, l.segments[i].table})
 	}
 	var read []Item
+	var size int64
 	l.mu.Unlock()
 	at, err := l.readSegments(from, ahead, func(it Item) bool {
 		read = append(read, it)
-		return b.add(&it)
+		size += it.size
+		return b.add(&it) && l.budget.fits(size)
 	})
 	l.mu.Lock()
 	for _, it := range read {
@@ -302,7 +304,7 @@ func (l *Lane) retire() {
 	}
 	gone := l.segments
 	if oldest == nil {
-		l.segments, l.writing, l.cursor = nil, nil, place{}
+		l.segments, l.writing, l.cursor, l.reader = nil, nil, place{}, nil
 		l.dirty, l.syncing = unsynced{}, unsynced{}
 	} else {
 		i := slices.Index(l.segments, oldest)

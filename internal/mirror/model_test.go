@@ -53,9 +53,14 @@ func TestNothingIsLostOrDoubledUnderRandomFaults(t *testing.T) {
 func TestNothingIsLostOrDoubledByACrashAtAnyStep(t *testing.T) {
 	const seed = 7
 	var steps int
-	synctest.Test(t, func(t *testing.T) {
+	spilling := func(t *testing.T) *model {
 		m := newModel(t, seed)
 		m.calm = true
+		m.limits.LaneMemory, m.limits.LaneBytes, m.limits.DurableBytes = 300, 1000, 0
+		return m
+	}
+	synctest.Test(t, func(t *testing.T) {
+		m := spilling(t)
 		m.runAndCrash(0)
 		steps = m.faults.Steps()
 		m.finish()
@@ -64,8 +69,7 @@ func TestNothingIsLostOrDoubledByACrashAtAnyStep(t *testing.T) {
 	for step := 1; step <= steps; step++ {
 		t.Run(fmt.Sprintf("step=%d", step), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := newModel(t, seed)
-				m.calm = true
+				m := spilling(t)
 				m.runAndCrash(step)
 				m.finish()
 			})

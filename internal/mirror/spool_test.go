@@ -22,7 +22,8 @@ import (
 type spoolWorld struct {
 	*world
 	a, b    schema.Name
-	refused atomic.Bool // rows of a
+	refused atomic.Bool   // rows of a
+	slow    chan struct{} // writing rows of a takes until it is closed; nil: no time
 	limits  func(*Limits)
 }
 
@@ -48,10 +49,29 @@ type switchSink struct {
 
 func (s *switchSink) Begin(ctx context.Context) (connector.Tx, error) {
 	tx, err := s.Sink.Begin(ctx)
-	if s.world.refused.Load() {
+	switch {
+	case s.world.refused.Load():
 		tx = refusingTx{tx, s.world.a}
+	case s.world.slow != nil:
+		tx = slowTx{tx, s.world}
 	}
 	return tx, err
+}
+
+type slowTx struct {
+	connector.Tx
+	world *spoolWorld
+}
+
+func (tx slowTx) Write(ctx context.Context, t *connector.Target, r *connector.Rows) error {
+	if t.Table.Name == tx.world.a {
+		select {
+		case <-tx.world.slow:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return tx.Tx.Write(ctx, t, r)
 }
 
 // record returns the state's record of a table.
@@ -190,6 +210,27 @@ func TestPausedTableGoesOnInTheSameSession(t *testing.T) {
 	}
 	if n := w.faults.Count(connectortest.CallStream) - opened; n != 1 {
 		t.Errorf("the stream was opened %d times", n)
+	}
+}
+
+func TestSlowTableDoesNotStopTheReader(t *testing.T) {
+	w := newSpoolWorld(t)
+	w.limits = func(l *Limits) { l.LaneBytes = 2000 }
+	w.insert(w.a, 1)
+	w.once()
+	w.slow = make(chan struct{})
+	stop := w.follow()
+	for i := range 200 {
+		w.insert(w.a, 100+i)
+		w.insert(w.b, 100+i)
+	}
+	w.eventually(func() error { return w.equal(w.b) })
+	head := w.head()
+	w.eventually(func() error { return w.acked(head) })
+	close(w.slow)
+	w.eventually(func() error { return w.equal(w.a) })
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -39,8 +39,8 @@ func TestPausedTableHoldsBackNeitherTheSourceNorOthersAndGoesOnAfterKill(t *test
 			return err
 		}
 	}
-	testdb.Eventually(t, pausedLimit, equal("bad"))
-	testdb.Eventually(t, pausedLimit, equal("good"))
+	testdb.EventuallyWithin(t, pausedLimit, equal("bad"))
+	testdb.EventuallyWithin(t, pausedLimit, equal("good"))
 	testdb.Exec(t, sink, `
 		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
 			$$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = 'check_violation'; END $$;
@@ -53,18 +53,18 @@ func TestPausedTableHoldsBackNeitherTheSourceNorOthersAndGoesOnAfterKill(t *test
 		testdb.Exec(t, source, "INSERT INTO "+table+" SELECT i, repeat('x', 100) FROM generate_series(1000, 6000) i; DELETE FROM "+table+" WHERE id % 7 = 0")
 	}
 	end := testdb.Query(t, source, "SELECT pg_current_wal_lsn()")[0][0]
-	testdb.Eventually(t, lagLimit, equal("good"))
-	testdb.Eventually(t, ackLimit, func() error { return confirmed(source, end) })
+	testdb.EventuallyWithin(t, lagLimit, equal("good"))
+	testdb.EventuallyWithin(t, ackLimit, func() error { return confirmed(source, end) })
 	p.Kill()
 
 	p = sluice.Run(t)
 	testdb.Exec(t, source, "INSERT INTO good VALUES (7000, 'after the kill'); INSERT INTO bad VALUES (7000, 'after the kill')")
-	testdb.Eventually(t, lagLimit, equal("good"))
+	testdb.EventuallyWithin(t, lagLimit, equal("good"))
 	if rows := testdb.Query(t, sink, "SELECT count(*) FROM bad WHERE v <> 'old'"); rows[0][0] != "0" {
 		t.Errorf("%s rows reached the table that refuses them", rows[0][0])
 	}
 	testdb.Exec(t, sink, "DROP TRIGGER refuse ON bad")
-	testdb.Eventually(t, pausedLimit, equal("bad"))
+	testdb.EventuallyWithin(t, pausedLimit, equal("bad"))
 	if i := slices.IndexFunc(p.Log.All(), func(line string) bool { return strings.Contains(line, "copy begins") }); i >= 0 {
 		t.Errorf("a table was copied again: %s", p.Log.All()[i])
 	}
