@@ -79,12 +79,23 @@ type RunOptions struct {
 
 // Run mirrors until ctx ends, which drains: what was read is applied and acknowledged. It makes the state's folder and
 // holds its lock; a second run on the same state is refused.
-func (m *Mirror) Run(ctx context.Context, o RunOptions) (*mirror.Summary, error) {
+func (m *Mirror) Run(ctx context.Context, options RunOptions) (*mirror.Summary, error) {
 	store, err := state.Open(ctx, m.file.State.Path)
 	if err != nil {
 		return nil, err
 	}
 	defer store.Close()
+	o := m.options(store, options.Log)
+	o.Once = options.Once
+	summary, err := mirror.Run(ctx, o)
+	if summary != nil {
+		m.noteKept(summary)
+	}
+	return summary, err
+}
+
+// options are those of the engine, as the config file says.
+func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 	settings := m.file.Mirror
 	limits := mirror.DefaultLimits()
 	limits.CopyWorkers, limits.ChunkRows = settings.Snapshot.Concurrency, settings.Snapshot.ChunkRows
@@ -96,16 +107,16 @@ func (m *Mirror) Run(ctx context.Context, o RunOptions) (*mirror.Summary, error)
 	limits.DurableBytes = int64(settings.Spool.DurableAfter.Bytes)
 	limits.DurableAge = time.Duration(settings.Spool.DurableAfter.Age)
 	limits.DiscoverEvery = time.Duration(settings.Tables.DiscoverInterval)
-	return mirror.Run(ctx, mirror.Options{
+	return mirror.Options{
 		Mirror: m.file.Name,
-		Source: func(ctx context.Context, id string) (connector.Source, error) { return m.openSource(ctx, id, o.Log) },
-		Sink:   func(ctx context.Context, id string) (connector.Sink, error) { return m.openSink(ctx, id, o.Log) },
-		Store:  store, Select: m.selects, Limits: limits, Spool: settings.Spool.Path, Once: o.Once,
+		Source: func(ctx context.Context, id string) (connector.Source, error) { return m.openSource(ctx, id, log) },
+		Sink:   func(ctx context.Context, id string) (connector.Sink, error) { return m.openSink(ctx, id, log) },
+		Store:  store, Select: m.selects, Limits: limits, Spool: settings.Spool.Path,
 		FollowNew:   settings.Tables.NewTables == config.Follow,
 		ResyncOnGap: settings.OnGap == config.ResyncOnGap,
 		FailOnTable: settings.OnTableError == config.FailOnError,
-		Log:         o.Log, Alloc: memory.DefaultAllocator,
-	})
+		Log:         log, Alloc: memory.DefaultAllocator,
+	}
 }
 
 // selects reports whether and how a table is mirrored.

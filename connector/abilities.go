@@ -3,6 +3,7 @@ package connector
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -12,7 +13,8 @@ import (
 
 // Optional abilities, each one method, found by type assertion.
 type (
-	// Checker is a Source or a Sink that finds every set-up fault at once; it changes nothing.
+	// Checker is a Source or a Sink that finds every set-up fault at once; it changes nothing. ts are the tables that are
+	// to be mirrored, for a Sink under the names of their destinations. An error says that it could not look.
 	Checker interface {
 		Check(ctx context.Context, ts []*schema.Table) ([]Problem, error)
 	}
@@ -24,15 +26,28 @@ type (
 	Scanner interface {
 		Scan(ctx context.Context, t *schema.Table, after, upTo arrow.RecordBatch) (RowReader, error)
 	}
-	// Retainer is a Source that knows how many bytes of log the server keeps for us.
+	// Retainer is a Source that knows what makes the server keep log for us, and how much. It writes nothing.
 	Retainer interface {
-		Retained(ctx context.Context, log string) (int64, error)
+		Retained(ctx context.Context, log string) (Retained, error)
 	}
-	// Remover is a Source that drops the slot and publication that Stream made.
+	// Meter is a Source that knows its clock and how much of a log, as it is now, lies behind each of these points: -1 where
+	// that cannot be told. It writes nothing.
+	Meter interface {
+		Measure(ctx context.Context, log string, from []Positions) (bytes []int64, clock time.Time, err error)
+	}
+	// Remover is a Source or a Sink that drops what it has made for the mirror of its Env, and nothing else: a Source slot
+	// and publication, a Sink, once claimed, its accounts of the mirror and unfinished copies, never a destination. It may
+	// be repeated. What is not this mirror's is Kind Setup and stays.
 	Remover interface {
 		Remove(ctx context.Context) error
 	}
 )
+
+// Retained is log that a server keeps for us.
+type Retained struct {
+	By    string // what makes it keep it, for people: replication slot "sluice_shop"
+	Bytes int64
+}
 
 // Driver is an entry in the list of connectors (connector/all). The engine never names one.
 type Driver struct {
@@ -47,7 +62,10 @@ type Config interface{ Validate() []Problem }
 
 // Problem is one finding of a check, with the statement or setting that mends it. In a Config's findings Table is the
 // key at fault.
-type Problem struct{ Table, What, Fix string }
+type Problem struct {
+	Table, What, Fix string
+	Note             bool // worth knowing, no fault
+}
 
 // Env is what a connector gets from outside.
 type Env struct {

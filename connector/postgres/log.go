@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -19,6 +20,12 @@ const endOfLog = `CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_la
 // flushedLog is up to where the log is on disk, which is what a walsender sends.
 const flushedLog = `CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
 	ELSE pg_catalog.pg_current_wal_flush_lsn() END`
+
+var (
+	_ connector.Retainer = (*Source)(nil)
+	_ connector.Meter    = (*Source)(nil)
+	_ connector.Remover  = (*Source)(nil)
+)
 
 // messagePrefix marks our own logical messages. They carry nothing: the transaction around one makes a position move.
 const messagePrefix = "sluice"
@@ -67,14 +74,40 @@ func (s *Source) readLSN(ctx context.Context, expression string) (LSN, error) {
 }
 
 // Retained returns how many bytes of log the server keeps for our slot.
-func (s *Source) Retained(ctx context.Context, _ string) (int64, error) {
-	var bytes int64
+func (s *Source) Retained(ctx context.Context, _ string) (connector.Retained, error) {
+	r := connector.Retained{By: fmt.Sprintf("replication slot %q", s.slotName())}
 	err := s.pool.QueryRow(ctx, "SELECT coalesce(pg_catalog.pg_wal_lsn_diff("+endOfLog+", restart_lsn), 0)::bigint "+
-		"FROM pg_catalog.pg_replication_slots WHERE slot_name = $1", s.slotName()).Scan(&bytes)
+		"FROM pg_catalog.pg_replication_slots WHERE slot_name = $1", s.slotName()).Scan(&r.Bytes)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, s.slotGone("read the retained log")
+		return r, s.slotGone("read the retained log")
 	}
-	return bytes, wrapError(err, sourceSystem, "read the retained log", schema.Name{})
+	return r, wrapError(err, sourceSystem, "read the retained log", schema.Name{})
+}
+
+// Measure returns how many bytes the log has beyond each of these positions, and the server's clock. Those of another
+// server have no place in this log.
+func (s *Source) Measure(ctx context.Context, _ string, from []connector.Positions) ([]int64, time.Time, error) {
+	const op = "measure the log"
+	var text string
+	var clock time.Time
+	err := s.pool.QueryRow(ctx, "SELECT ("+endOfLog+")::text, pg_catalog.clock_timestamp()").Scan(&text, &clock)
+	if err != nil {
+		return nil, clock, wrapError(err, sourceSystem, op, schema.Name{})
+	}
+	end, err := ParseLSN(text)
+	if err != nil {
+		return nil, clock, wrapError(err, sourceSystem, op, schema.Name{})
+	}
+	bytes := make([]int64, len(from))
+	for i, at := range from {
+		p, err := parsePosition(at[""])
+		if err != nil || p.system != s.server.system {
+			bytes[i] = -1
+			continue
+		}
+		bytes[i] = max(0, int64(end)-int64(p.lsn))
+	}
+	return bytes, clock, nil
 }
 
 // Remove drops the slot and then the publications, which are what tells that the slot is ours.

@@ -65,14 +65,18 @@ func (s *Source) publicationNames() []string {
 	return []string{s.publicationName(fullPublication), s.publicationName(insertPublication)}
 }
 
+// markPrefix is how the comment on a publication of any mirror begins.
+const markPrefix = "sluice mirror "
+
 // publicationMark is the comment on a publication by which we know it as our own.
-func (s *Source) publicationMark() string { return "sluice mirror " + s.env.ID }
+func (s *Source) publicationMark() string { return markPrefix + s.env.ID }
 
 // publication is what the catalog tells of one of our names.
 type publication struct {
 	name         string
 	exists, ours bool
-	intact       bool // it publishes what we made it for
+	mark         string // its comment
+	intact       bool   // it publishes what we made it for
 }
 
 type publications [publicationCount]publication
@@ -92,26 +96,30 @@ func (p *publications) foreign() *publication {
 }
 
 func (s *Source) readPublications(ctx context.Context) (*publications, error) {
-	const op = "read the publications"
 	if s.env.ID == "" {
-		return nil, &connector.Error{System: sourceSystem, Op: op, Err: errors.New("the mirror has no id yet")}
+		return nil, &connector.Error{System: sourceSystem, Op: "read the publications", Err: errors.New("the mirror has no id yet")}
 	}
+	return s.findPublications(ctx)
+}
+
+// findPublications is readPublications for a mirror that may have no id yet: then none is ours.
+func (s *Source) findPublications(ctx context.Context) (*publications, error) {
+	const op = "read the publications"
 	var ps publications
 	for which := range ps {
 		p := &ps[which]
 		p.name = s.publicationName(which)
-		var comment string
 		err := s.pool.QueryRow(ctx, `
 			SELECT coalesce(pg_catalog.obj_description(oid, 'pg_publication'), ''),
 			       NOT puballtables AND pubinsert AND pubtruncate AND pubupdate = $2 AND pubdelete = $2 AND pubviaroot
-			FROM pg_catalog.pg_publication WHERE pubname = $1`, p.name, which == fullPublication).Scan(&comment, &p.intact)
+			FROM pg_catalog.pg_publication WHERE pubname = $1`, p.name, which == fullPublication).Scan(&p.mark, &p.intact)
 		if errors.Is(err, pgx.ErrNoRows) {
 			continue
 		}
 		if err != nil {
 			return nil, wrapError(err, sourceSystem, op, schema.Name{})
 		}
-		p.exists, p.ours = true, comment == s.publicationMark()
+		p.exists, p.ours = true, s.env.ID != "" && p.mark == s.publicationMark()
 	}
 	return &ps, nil
 }
@@ -208,10 +216,16 @@ func (m *membership) keyLost(t *schema.Table) bool {
 	return len(t.Key) > 0 && m.right(t) == insertPublication
 }
 
+// usableIdentity tells whether the relation "leaf" of a query has a replica identity. Its index must be valid and checked
+// at once (RelationGetIndexList in relcache.c).
+const usableIdentity = `CASE leaf.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS (
+           SELECT FROM pg_catalog.pg_index i
+           WHERE i.indrelid = leaf.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
+             AND CASE leaf.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END) END`
+
 // membershipQuery reads the membership of relations: of those in $2, or without it of all in the publications named in
 // $1. A partitioned table is judged by its leaves, where its rows are; its primary key is what gives the leaves that
-// come later an identity, so that there it is required. An identity index must be valid and checked at once
-// (RelationGetIndexList in relcache.c).
+// come later an identity, so that there it is required.
 const membershipQuery = `
 WITH RECURSIVE member AS (
 	SELECT m.prrelid, p.pubname, to_jsonb(m)->>'prqual' IS NULL AND to_jsonb(m)->>'prattrs' IS NULL AS whole
@@ -226,10 +240,7 @@ WITH RECURSIVE member AS (
 	JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
 )
 SELECT root.oid,
-       coalesce(bool_and(CASE leaf.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS (
-           SELECT FROM pg_catalog.pg_index i
-           WHERE i.indrelid = leaf.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
-             AND CASE leaf.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END) END), true)
+       coalesce(bool_and(` + usableIdentity + `), true)
          AND (root.relkind <> 'p' OR EXISTS (
            SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = root.oid AND i.indisprimary AND i.indisvalid AND i.indimmediate)),
        coalesce(bool_and(leaf.relreplident = 'f'), false),
@@ -251,6 +262,10 @@ func (s *Source) readMembership(ctx context.Context, q querier, oid uint32) (map
 	if oid != 0 {
 		wanted = []uint32{oid}
 	}
+	return s.membershipOf(ctx, q, wanted)
+}
+
+func (s *Source) membershipOf(ctx context.Context, q querier, wanted []uint32) (map[uint32]*membership, error) {
 	rows, err := q.Query(ctx, membershipQuery, s.publicationNames(), wanted)
 	if err != nil {
 		return nil, err

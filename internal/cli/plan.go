@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -150,8 +149,5 @@ func printPlanJSON(w io.Writer, p *mirror.Plan) error {
 		}
 		out.Tables = append(out.Tables, table)
 	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(out)
+	return writeJSON(w, out)
 }

@@ -79,6 +79,7 @@ type Lane struct {
 	since      time.Time           // likewise for the commit time of its first change
 	closed     bool                // takes nothing in
 	held       connector.Positions // the safe position of a lane closed by Hold
+	missed     time.Time           // when the oldest change was committed that Hold has removed or kept out; zero: none
 
 	segments []*segment // those still needed, oldest first
 	writing  *segment   // the last of them; nil: the next record begins a new one
@@ -113,6 +114,9 @@ func (l *Lane) Append(it Item) error {
 
 func (l *Lane) append(it Item) error {
 	if l.closed {
+		if l.held != nil && l.missed.IsZero() {
+			l.missed = it.time()
+		}
 		return nil
 	}
 	if fresh, err := l.again.cut(&it); err != nil || !fresh {
@@ -264,7 +268,7 @@ func (l *Lane) Back() {
 func (l *Lane) Open() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.closed, l.held = false, nil
+	l.closed, l.held, l.missed = false, nil, time.Time{}
 }
 
 // Hold empties the lane and keeps it so: its table is paused. Its safe position stays where it is until the log is read
@@ -277,7 +281,7 @@ func (l *Lane) Hold(last connector.Positions) {
 	if l.closed {
 		return
 	}
-	l.held, l.closed = l.safe(last), true
+	l.held, l.closed, l.missed = l.safe(last), true, l.oldest()
 	l.empty()
 }
 
@@ -315,15 +319,24 @@ func (l *Lane) Reset() {
 	l.empty()
 }
 
-// Oldest returns when the oldest change that is not durable in the sink was committed, by the source's clock, or a time
-// before it. Zero: there is none, or the source does not say.
+// Oldest returns when the oldest change of the table was committed that is not durable in the sink, as far as the reader
+// has come, by the source's clock, or a time somewhat before that; zero: there is none.
 func (l *Lane) Oldest() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case len(l.items) > 0:
-		return l.items[0].time()
-	case l.unread():
+	return l.oldest()
+}
+
+func (l *Lane) oldest() time.Time {
+	if l.held != nil {
+		return l.missed
+	}
+	for i := range l.items {
+		if at := l.items[i].time(); !at.IsZero() {
+			return at
+		}
+	}
+	if l.unread() {
 		return l.since
 	}
 	return time.Time{}

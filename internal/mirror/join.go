@@ -270,6 +270,7 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	t.mu.Lock()
 	t.chunks = append(t.chunks, key)
 	t.total.rowsCopied += n
+	t.total.copied += n
 	t.mu.Unlock()
 	return nil
 }

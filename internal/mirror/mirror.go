@@ -27,6 +27,7 @@ type Store interface {
 	SaveFloor(ctx context.Context, floor string, checkpoints map[schema.ID]string) error
 	Segments(ctx context.Context) ([]state.Segment, error)
 	SaveSegments(ctx context.Context, segments []state.Segment) error
+	SaveProgress(ctx context.Context, run state.Run, tables map[schema.ID]state.Progress) error
 	AddEvent(ctx context.Context, e state.Event) error
 }
 
@@ -101,6 +102,9 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 			reached = true
 			err = s.run(ctx)
 			m.last = s.summary()
+			if errors.Is(err, errFinished) {
+				m.last.Kept = s.kept(ctx)
+			}
 			if closeErr := s.close(); closeErr != nil {
 				m.Log.Debug("closed with an error", "error", closeErr)
 			}
@@ -160,7 +164,13 @@ type runner struct {
 }
 
 // totals counts what a run did for one table.
-type totals struct{ rowsCopied, changes int64 }
+type totals struct {
+	rowsCopied, changes int64
+
+	copied  int64 // rows of the newest copy, of an earlier run too
+	before  int64 // changes that earlier runs applied
+	resumed bool  // copied and before are those of earlier runs
+}
 
 func (m *runner) outcome() *Summary {
 	if m.last == nil {

@@ -566,6 +566,10 @@ func (s *modelProcess) SaveFloor(_ context.Context, floor string, checkpoints ma
 	})
 }
 
+func (s *modelProcess) SaveProgress(context.Context, state.Run, map[schema.ID]state.Progress) error {
+	return nil
+}
+
 func (s *modelProcess) Segments(context.Context) (segs []state.Segment, err error) {
 	err = s.do(func() { segs = slices.Clone(s.segments) })
 	return segs, err

@@ -52,10 +52,7 @@ func planTables(
 }
 
 func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.Sink) (planned, error) {
-	p := planned{table: t, refused: t.Refused}
-	if p.refused == "" && len(t.Key) == 0 && !s.History {
-		p.refused = t.Keyless + `; or mirror it with "mode: history"`
-	}
+	p := planned{table: t, refused: refusal(t, s)}
 	if p.refused != "" {
 		return p, nil
 	}
@@ -66,6 +63,14 @@ func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.
 	}
 	p.target = target
 	return p, err
+}
+
+// refusal returns why a table cannot be mirrored in this way into any sink, and what to do; "" if it can.
+func refusal(t *schema.Table, s Settings) string {
+	if t.Refused == "" && len(t.Key) == 0 && !s.History {
+		return t.Keyless + `; or mirror it with "mode: history"`
+	}
+	return t.Refused
 }
 
 func refuseCollisions(ps []planned, entries map[string]string) {

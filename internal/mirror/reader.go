@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/lane"
+	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -22,8 +23,9 @@ type logReader struct {
 	fresh  bool                // the log begins with this session
 	// sinkBehind: the floor in the sink is before the one in the state.
 	sinkBehind bool
-	behind     map[schema.ID][]lane.Run           // what the spool held, as the floor in the sink says, of tables behind that floor
+	spooled    map[schema.ID][]lane.Run           // what the spool held, as the floor in the sink says, of tables behind that floor
 	last       atomic.Pointer[connector.Progress] // the newest
+	received   atomic.Int64                       // when that came, by this machine's clock; 0: nothing has come yet
 	saved      connector.Positions                // the floor that was acknowledged last, at first the start; keepFloor's own
 	unsaved    bool                               // the sink or the state holds another floor; keepFloor's own
 	relied     bool                               // what the spool holds counts for the floor; keepFloor's own
@@ -43,7 +45,7 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 	if err != nil {
 		return nil, err
 	}
-	l := &logReader{s: s, name: name, behind: inSink.Behind, tables: map[schema.ID]*table{}}
+	l := &logReader{s: s, name: name, spooled: inSink.Behind, tables: map[schema.ID]*table{}}
 	if !s.fresh {
 		if err := l.findStart(inSink.At, stateFloors[name]); err != nil {
 			return nil, err
@@ -219,6 +221,7 @@ func (l *logReader) progress(p *connector.Progress) error {
 		merged[part] = at
 	}
 	l.last.Store(&connector.Progress{UpTo: merged, Time: p.Time})
+	l.received.Store(time.Now().UnixNano())
 	return nil
 }
 
@@ -314,6 +317,7 @@ func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, presen
 
 func (s *session) takeIn(ctx context.Context, p planned) error {
 	t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now(), phase: Pending}
+	t.total.resume(state.Progress{})
 	if p.refused != "" {
 		t.phase, t.reason = Refused, p.refused
 	} else if t.log = s.logs[p.table.Log]; t.log == nil {

@@ -34,7 +34,8 @@ type ColumnPlan struct {
 type Summary struct {
 	Tables   []TableSummary
 	Position connector.Positions // everything up to here is in the sink
-	Notes    []string            // what a person should know of what is left behind (the slot of a --once run)
+	Kept     []string            // with Options.Once: what stays at the source and makes it keep log, for people
+	Notes    []string            // what a person should know of what is left behind
 }
 
 // TableSummary is the outcome of a run for one table.

@@ -36,6 +36,8 @@ type session struct {
 	listed   []state.Segment // of the spool, as the state has them; keepFloor's own
 	floorErr error           // keepFloor's, set before it ends
 
+	clockAhead time.Duration // the source's clock, less this machine's; saveProgress's own
+
 	saving *semaphore.Weighted // held while records or checkpoints go to the state, so that no older ones follow newer ones
 
 	mu     sync.Mutex
@@ -139,6 +141,7 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 		t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now()}
 		t.chunks = chunks[t.id]
 		s.tables[t.id] = t
+		t.total.resume(saved[t.id].Progress)
 		if p.refused != "" {
 			t.phase, t.reason = Refused, p.refused
 			continue
@@ -154,6 +157,7 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 	s.noteDropped(ctx, records)
 	s.fresh = false
 	s.saveRecords(ctx)
+	s.saveProgress(ctx)
 	return nil
 }
 
@@ -344,6 +348,7 @@ func (s *session) run(ctx context.Context) error {
 	if s.spool != nil {
 		read.Go(func() error { return spoolError(s.spool.Run(reading)) })
 	}
+	read.Go(func() error { return s.keepProgress(reading) })
 	err := read.Wait()
 
 	s.ready.finish() // appliers end when the queue is empty
@@ -360,6 +365,7 @@ func (s *session) run(ctx context.Context) error {
 			return spoolError(err)
 		}
 	}
+	s.saveProgress(last)
 	if floorErr := s.saveFloor(last); floorErr != nil {
 		return floorErr
 	}
@@ -573,8 +579,14 @@ func (s *session) saveRecords(ctx context.Context, tables ...*table) {
 	for _, t := range tables {
 		records = append(records, t.record())
 	}
-	if err := s.Store.SaveTables(ctx, records...); err != nil && ctx.Err() == nil {
-		s.Log.Warn("state not saved", "error", err)
+	if err := s.Store.SaveTables(ctx, records...); err != nil {
+		if ctx.Err() == nil {
+			s.Log.Warn("state not saved", "error", err)
+		}
+		return
+	}
+	for i, t := range tables {
+		t.told(records[i].Progress)
 	}
 }
 

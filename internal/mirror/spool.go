@@ -60,7 +60,7 @@ func (s *session) openLane(t *table, at *apply.Checkpoint) (lost string, err err
 	case err != nil:
 		return "", spoolError(err)
 	}
-	whole, err := s.holdsAll(t.log.behind[t.id], at, t.lane.Ends())
+	whole, err := s.holdsAll(t.log.spooled[t.id], at, t.lane.Ends())
 	if err != nil || whole {
 		return "", err
 	}
@@ -159,11 +159,11 @@ func (s *session) relies(ctx context.Context, l *logReader) bool {
 	if !ok || !waits {
 		return false
 	}
-	bytes, err := retainer.Retained(ctx, l.name)
+	kept, err := retainer.Retained(ctx, l.name)
 	if err != nil {
 		s.Log.Debug("retained log not known", "error", err)
 	}
-	return bytes > s.Limits.DurableBytes
+	return kept.Bytes > s.Limits.DurableBytes
 }
 
 // putIn appends to a table's lane. Where there is no room it waits, unless the table that takes the room can be given up

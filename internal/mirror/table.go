@@ -53,8 +53,10 @@ type table struct {
 	failures int                 // faults in a row
 	rests    time.Time           // until then it is not applied
 	lastErr  string
-	entry    string // the checkpoint in the sink, "" before the copy is ready
-	saved    string // the checkpoint that the state holds
+	entry    string         // the checkpoint in the sink, "" before the copy is ready
+	saved    string         // the checkpoint that the state holds
+	behind   lag            // as last measured
+	kept     state.Progress // the progress that the state holds
 }
 
 func (t *table) name() schema.Name {
@@ -76,6 +78,9 @@ func (t *table) setPhase(p Phase, reason, remedy string) {
 	defer t.mu.Unlock()
 	t.phase, t.reason, t.remedy, t.since = p, reason, remedy, time.Now()
 	t.retryAt, t.waiting = time.Time{}, ""
+	if p == Copying {
+		t.total.copied = 0
+	}
 }
 
 // diverged reports whether a table that has passed its goal did not meet its checkpoint's transaction on the way, and
@@ -171,8 +176,7 @@ func (t *table) record() state.Table {
 	r := state.Table{
 		ID: t.id, Name: t.planned.table.Name, Destination: t.planned.destination(), Phase: string(t.phase),
 		Reason: t.reason, Remedy: t.remedy, Since: t.since, RetryAt: t.retryAt, Copy: t.copy, Checkpoint: t.saved,
-		RowsCopied: t.total.rowsCopied, RowsEstimated: t.planned.table.Rows, ChangesApplied: t.total.changes,
-		Failures: t.failures, LastError: t.lastErr,
+		RowsEstimated: t.planned.table.Rows, Progress: t.progress(),
 	}
 	switch {
 	case t.phase == Paused:

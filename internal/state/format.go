@@ -24,11 +24,13 @@ const (
 // 1970, 0 for none.
 const format1 = `
 CREATE TABLE mirror (
-	one   INTEGER PRIMARY KEY CHECK (one = 1),
-	id    TEXT NOT NULL,
-	floor TEXT NOT NULL
+	one         INTEGER PRIMARY KEY CHECK (one = 1),
+	id          TEXT NOT NULL,
+	floor       TEXT NOT NULL,
+	saved       INTEGER NOT NULL,
+	clock_ahead INTEGER NOT NULL
 ) STRICT;
-INSERT INTO mirror VALUES (1, '', '');
+INSERT INTO mirror VALUES (1, '', '', 0, 0);
 
 CREATE TABLE mirrored_table (
 	id                 TEXT PRIMARY KEY,
@@ -48,6 +50,9 @@ CREATE TABLE mirrored_table (
 	rows_copied        INTEGER NOT NULL,
 	rows_estimated     INTEGER NOT NULL,
 	changes_applied    INTEGER NOT NULL,
+	behind_since       INTEGER NOT NULL,
+	behind_bytes       INTEGER NOT NULL,
+	lane_bytes         INTEGER NOT NULL,
 	failures           INTEGER NOT NULL,
 	last_error         TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;

@@ -183,6 +183,22 @@ func (s *Store) Close() error {
 	return nil
 }
 
+// Remove closes the Store of [Open] and deletes its files; the folder stays. The lock goes last: whoever gets it then finds
+// no state.
+func (s *Store) Remove() error {
+	errs := []error{(<-s.conn).Close()}
+	for _, end := range []string{"", "-wal", "-shm"} {
+		errs = append(errs, removeIfExists(s.path+end))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fault(s.path, "remove", errors.Join(err, s.lock.Close()))
+	}
+	if err := errors.Join(os.Remove(lockPath(s.path)), s.lock.Close()); err != nil {
+		return fault(s.path, "remove", err)
+	}
+	return nil
+}
+
 // do lends the connection to f. It ends f's statements at the end of ctx.
 func (s *Store) do(ctx context.Context, op string, f func(*sqlite.Conn) error) error {
 	var conn *sqlite.Conn

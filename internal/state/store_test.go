@@ -50,8 +50,11 @@ func sampleTables() []Table {
 		{
 			ID: "16384", Name: schema.Name{Schema: "public", Table: "Odd.Name"}, Destination: schema.Name{Table: "odd"},
 			Phase: "paused", Reason: "config_changed", Remedy: "resync", PausedBy: "engine", Since: at, RetryAt: at.Add(time.Minute),
-			Copy: 3, Checkpoint: "7/00000001/00000000/01523A98 4", Fingerprint: "f", RowsCopied: 1 << 40, RowsEstimated: -1,
-			ChangesApplied: 12, Failures: 2, LastError: "sink postgres: größer",
+			Copy: 3, Checkpoint: "7/00000001/00000000/01523A98 4", Fingerprint: "f", RowsEstimated: -1,
+			Progress: Progress{
+				RowsCopied: 1 << 40, ChangesApplied: 12, BehindSince: at, BehindBytes: -1, LaneBytes: 7, Failures: 2,
+				LastError: "sink postgres: größer",
+			},
 		},
 		{ID: "2", Name: schema.Name{Schema: "public", Table: "b"}, Phase: "streaming"},
 	}
@@ -81,6 +84,7 @@ func fill(t *testing.T, s *Store) {
 		s.SaveFloor(ctx, "floor 1", map[schema.ID]string{"2": "cp 2"}),
 		s.SaveSegments(ctx, []Segment{{Table: "9", Number: 1, Size: 1}}),
 		s.SaveSegments(ctx, sampleSegments),
+		s.SaveProgress(ctx, Run{Saved: at.Add(time.Hour), ClockAhead: -time.Second}, map[schema.ID]Progress{"2": {RowsCopied: 5}}),
 		s.AddEvent(ctx, Event{At: at, Kind: "started", Text: "version 1"}),
 		s.AddEvent(ctx, Event{At: at, Table: schema.Name{Schema: "public", Table: "b"}, Kind: "phase", Text: "streaming"}),
 	)
@@ -94,6 +98,7 @@ var sampleSegments = []Segment{{Table: "1", Number: 7, Size: 64 << 20}, {Table: 
 // content is everything that a Store holds, in one comparable value.
 type content struct {
 	ID, Floor string
+	Run       Run
 	Tables    []Table
 	Segments  []Segment
 	Events    []Event
@@ -104,20 +109,22 @@ func read(t *testing.T, s *Store) content {
 	ctx := t.Context()
 	id, err1 := s.MirrorID(ctx)
 	floor, err2 := s.Floor(ctx)
-	tables, err3 := s.Tables(ctx)
-	events, err4 := s.Events(ctx, maxEvents)
-	segments, err5 := s.Segments(ctx)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	run, err3 := s.Run(ctx)
+	tables, err4 := s.Tables(ctx)
+	events, err5 := s.Events(ctx, maxEvents)
+	segments, err6 := s.Segments(ctx)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
 		t.Fatal(err)
 	}
-	return content{id, floor, tables, segments, events}
+	return content{id, floor, run, tables, segments, events}
 }
 
 func filled() content {
 	tables := sampleTables()
-	tables[1].Checkpoint = "cp 2"
+	tables[1].Checkpoint, tables[1].RowsCopied = "cp 2", 5
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
-	return content{"m-1", "floor 1", tables, sampleSegments, []Event{
+	run := Run{Saved: at.Add(time.Hour), ClockAhead: -time.Second}
+	return content{"m-1", "floor 1", run, tables, sampleSegments, []Event{
 		{At: at, Kind: "started", Text: "version 1"},
 		{At: at, Table: schema.Name{Schema: "public", Table: "b"}, Kind: "phase", Text: "streaming"},
 	}}

@@ -13,18 +13,33 @@ import (
 
 // Table is what is remembered of one table. Times are kept to the nanosecond, in UTC.
 type Table struct {
-	ID                        schema.ID
-	Name, Destination         schema.Name
-	Phase                     string // pending, copying, catching_up, streaming, paused, refused, dropped
-	Reason, Remedy, PausedBy  string // for paused and refused
-	Since, RetryAt            time.Time
-	Copy                      int    // number of the copy under way, or last ready
-	Checkpoint                string // as last seen in the sink
-	Fingerprint               string // of the settings and columns under which it runs
-	RowsCopied, RowsEstimated int64
-	ChangesApplied            int64
-	Failures                  int // in a row
-	LastError                 string
+	ID                       schema.ID
+	Name, Destination        schema.Name
+	Phase                    string // pending, copying, catching_up, streaming, paused, refused, dropped
+	Reason, Remedy, PausedBy string // for paused and refused
+	Since, RetryAt           time.Time
+	Copy                     int    // number of the copy under way, or last ready
+	Checkpoint               string // as last seen in the sink
+	Fingerprint              string // of the settings and columns under which it runs
+	RowsEstimated            int64
+	Progress
+}
+
+// Progress is what changes of a table while it is mirrored.
+type Progress struct {
+	RowsCopied     int64     // of the newest copy
+	ChangesApplied int64     // since the table was first mirrored
+	BehindSince    time.Time // by the source's clock, when the oldest change that is not durable was committed; zero: none
+	BehindBytes    int64     // of log from there on; -1: not known
+	LaneBytes      int64     // of changes that wait in memory
+	Failures       int       // in a row
+	LastError      string
+}
+
+// Run is what the process that runs the mirror, or ran it last, has told of itself.
+type Run struct {
+	Saved      time.Time     // when it did
+	ClockAhead time.Duration // the source's clock, less this machine's
 }
 
 // Event is an entry of the history.
@@ -46,6 +61,38 @@ func (s *Store) MirrorID(ctx context.Context) (string, error) {
 func (s *Store) SetMirrorID(ctx context.Context, id string) error {
 	return s.write(ctx, "save the mirror's id", func(conn *sqlite.Conn) error {
 		return sqlitex.Execute(conn, "UPDATE mirror SET id = ?", &sqlitex.ExecOptions{Args: []any{id}})
+	})
+}
+
+// Run returns what SaveProgress kept last, zero if nothing.
+func (s *Store) Run(ctx context.Context) (run Run, err error) {
+	err = s.do(ctx, "read the last run", func(conn *sqlite.Conn) error {
+		return sqlitex.Execute(conn, "SELECT saved, clock_ahead FROM mirror",
+			&sqlitex.ExecOptions{ResultFunc: func(r *sqlite.Stmt) error {
+				run = Run{Saved: toTime(r.GetInt64("saved")), ClockAhead: time.Duration(r.GetInt64("clock_ahead"))}
+				return nil
+			}})
+	})
+	return run, err
+}
+
+// SaveProgress keeps how far a run is, and its tables. What else is kept of a table stays, in particular its checkpoint;
+// a table that was never saved is passed over.
+func (s *Store) SaveProgress(ctx context.Context, run Run, tables map[schema.ID]Progress) error {
+	return s.write(ctx, "save the progress", func(conn *sqlite.Conn) error {
+		err := sqlitex.Execute(conn, "UPDATE mirror SET saved = ?, clock_ahead = ?",
+			&sqlitex.ExecOptions{Args: []any{fromTime(run.Saved), int64(run.ClockAhead)}})
+		for id, p := range tables {
+			if err != nil {
+				return err
+			}
+			err = sqlitex.Execute(conn, `UPDATE mirrored_table SET rows_copied = ?, changes_applied = ?, behind_since = ?,
+				behind_bytes = ?, lane_bytes = ?, failures = ?, last_error = ? WHERE id = ?`,
+				&sqlitex.ExecOptions{Args: []any{
+					p.RowsCopied, p.ChangesApplied, fromTime(p.BehindSince), p.BehindBytes, p.LaneBytes, p.Failures, p.LastError, string(id),
+				}})
+		}
+		return err
 	})
 }
 
@@ -103,23 +150,28 @@ func (s *Store) Tables(ctx context.Context) ([]Table, error) {
 
 func readTable(r *sqlite.Stmt) Table {
 	return Table{
-		ID:             schema.ID(r.GetText("id")),
-		Name:           schema.Name{Schema: r.GetText("schema"), Table: r.GetText("name")},
-		Destination:    schema.Name{Schema: r.GetText("destination_schema"), Table: r.GetText("destination")},
-		Phase:          r.GetText("phase"),
-		Reason:         r.GetText("reason"),
-		Remedy:         r.GetText("remedy"),
-		PausedBy:       r.GetText("paused_by"),
-		Since:          toTime(r.GetInt64("since")),
-		RetryAt:        toTime(r.GetInt64("retry_at")),
-		Copy:           int(r.GetInt64("copy")),
-		Checkpoint:     r.GetText("checkpoint"),
-		Fingerprint:    r.GetText("fingerprint"),
-		RowsCopied:     r.GetInt64("rows_copied"),
-		RowsEstimated:  r.GetInt64("rows_estimated"),
-		ChangesApplied: r.GetInt64("changes_applied"),
-		Failures:       int(r.GetInt64("failures")),
-		LastError:      r.GetText("last_error"),
+		ID:            schema.ID(r.GetText("id")),
+		Name:          schema.Name{Schema: r.GetText("schema"), Table: r.GetText("name")},
+		Destination:   schema.Name{Schema: r.GetText("destination_schema"), Table: r.GetText("destination")},
+		Phase:         r.GetText("phase"),
+		Reason:        r.GetText("reason"),
+		Remedy:        r.GetText("remedy"),
+		PausedBy:      r.GetText("paused_by"),
+		Since:         toTime(r.GetInt64("since")),
+		RetryAt:       toTime(r.GetInt64("retry_at")),
+		Copy:          int(r.GetInt64("copy")),
+		Checkpoint:    r.GetText("checkpoint"),
+		Fingerprint:   r.GetText("fingerprint"),
+		RowsEstimated: r.GetInt64("rows_estimated"),
+		Progress: Progress{
+			RowsCopied:     r.GetInt64("rows_copied"),
+			ChangesApplied: r.GetInt64("changes_applied"),
+			BehindSince:    toTime(r.GetInt64("behind_since")),
+			BehindBytes:    r.GetInt64("behind_bytes"),
+			LaneBytes:      r.GetInt64("lane_bytes"),
+			Failures:       int(r.GetInt64("failures")),
+			LastError:      r.GetText("last_error"),
+		},
 	}
 }
 
@@ -138,12 +190,13 @@ func (s *Store) SaveTables(ctx context.Context, tables ...Table) error {
 func saveTable(conn *sqlite.Conn, t *Table) error {
 	return sqlitex.Execute(conn, `
 		INSERT OR REPLACE INTO mirrored_table (id, schema, name, destination_schema, destination, phase, reason, remedy,
-			paused_by, since, retry_at, copy, checkpoint, fingerprint, rows_copied, rows_estimated, changes_applied, failures,
-			last_error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			paused_by, since, retry_at, copy, checkpoint, fingerprint, rows_copied, rows_estimated, changes_applied,
+			behind_since, behind_bytes, lane_bytes, failures, last_error)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		&sqlitex.ExecOptions{Args: []any{
 			string(t.ID), t.Name.Schema, t.Name.Table, t.Destination.Schema, t.Destination.Table, t.Phase, t.Reason, t.Remedy,
 			t.PausedBy, fromTime(t.Since), fromTime(t.RetryAt), t.Copy, t.Checkpoint, t.Fingerprint, t.RowsCopied,
-			t.RowsEstimated, t.ChangesApplied, t.Failures, t.LastError,
+			t.RowsEstimated, t.ChangesApplied, fromTime(t.BehindSince), t.BehindBytes, t.LaneBytes, t.Failures, t.LastError,
 		}})
 }
 

@@ -1,0 +1,146 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// Sides opens the two ends of a mirror, for what looks at them and mirrors nothing.
+type Sides struct {
+	Source func(ctx context.Context) (connector.Source, error)
+	Sink   func(ctx context.Context) (connector.Sink, error)
+}
+
+// Check is what keeps a mirror from running, all of it at once, and what its user should know.
+type Check struct {
+	Findings           []Finding
+	SourceErr, SinkErr error // why that side, or the rest of it, could not be looked at
+}
+
+// Finding is a problem of one side.
+type Finding struct {
+	Side string // "source" or "sink"
+	connector.Problem
+}
+
+// Faults returns the number of findings that are more than a note.
+func (c *Check) Faults() int {
+	n := 0
+	for _, f := range c.Findings {
+		if !f.Note {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *Check) add(side string, ps ...connector.Problem) {
+	for _, p := range ps {
+		c.Findings = append(c.Findings, Finding{side, p})
+	}
+}
+
+// refuse adds a table that cannot be mirrored; what to do stands behind the first semicolon of the reason.
+func (c *Check) refuse(side string, table schema.Name, reason string) {
+	what, fix, _ := strings.Cut(reason, "; ")
+	c.add(side, connector.Problem{Table: table.String(), What: what, Fix: fix})
+}
+
+// MakeCheck looks at both sides, at the one also if the other cannot be reached. It changes nothing.
+func MakeCheck(ctx context.Context, sides Sides, sel func(*schema.Table) (Settings, bool)) *Check {
+	c := &Check{}
+	var tables []*schema.Table // those that are selected and that the source can give
+	tables, c.SourceErr = c.checkSource(ctx, sides, sel)
+	c.SinkErr = c.checkSink(ctx, sides, tables, sel)
+	return c
+}
+
+func (c *Check) checkSource(ctx context.Context, sides Sides, sel func(*schema.Table) (Settings, bool)) ([]*schema.Table, error) {
+	source, err := sides.Source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer source.Close()
+	found, err := source.Tables(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var able []*schema.Table
+	refused := map[*schema.Table]string{}
+	for _, t := range found {
+		settings, selected := sel(t)
+		if !selected {
+			continue
+		}
+		if refused[t] = refusal(t, settings); refused[t] == "" {
+			able = append(able, t)
+		}
+	}
+	if len(refused) == 0 {
+		c.add("source", connector.Problem{What: "no table is selected", Fix: "see `mirror.tables.include`; `sluice discover` lists what there is", Note: true})
+	}
+	if checker, ok := source.(connector.Checker); ok {
+		problems, err := checker.Check(ctx, able)
+		c.add("source", problems...)
+		if err != nil {
+			return able, err
+		}
+	}
+	for _, t := range found {
+		if refused[t] != "" {
+			c.refuse("source", t.Name, refused[t])
+		}
+	}
+	return able, nil
+}
+
+func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Table, sel func(*schema.Table) (Settings, bool)) error {
+	sink, err := sides.Sink(ctx)
+	if err != nil {
+		return err
+	}
+	defer sink.Close()
+	checker, ok := sink.(connector.Checker)
+	if ok {
+		if _, err := checker.Check(ctx, nil); err != nil { // for the rest it must be reachable
+			return err
+		}
+	}
+	ps, err := planTables(ctx, tables, sel, sink, nil)
+	if err != nil {
+		return err
+	}
+	if ok {
+		problems, err := checker.Check(ctx, destinationsOf(ps))
+		c.add("sink", problems...)
+		if err != nil {
+			return err
+		}
+	}
+	for _, p := range ps {
+		if p.refused != "" {
+			c.refuse("sink", p.table.Name, p.refused)
+		}
+	}
+	return nil
+}
+
+// destinationsOf returns the tables under the names that they will have in the sink.
+func destinationsOf(ps []planned) []*schema.Table {
+	var ts []*schema.Table
+	for _, p := range ps {
+		if p.target != nil {
+			t := *p.table
+			t.Name = p.target.Name
+			ts = append(ts, &t)
+		}
+	}
+	return ts
+}
+
+// Err returns why a side could not be looked at, nil if both could.
+func (c *Check) Err() error { return errors.Join(c.SourceErr, c.SinkErr) }
