@@ -151,6 +151,26 @@ func (s *Spool) own(owner string) error {
 	return nil
 }
 
+// RemoveSpool removes the folder of the mirror with the id owner, or what of it is ours. Another mirror's is left alone.
+func RemoveSpool(dir, owner string) error {
+	path := filepath.Join(dir, ownerFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && string(text) != owner {
+		return nil
+	}
+	if err == nil {
+		err = (&Spool{dir: dir}).sweep(nil)
+	}
+	if err == nil {
+		err = removeFile(path)
+	}
+	if err != nil {
+		return fmt.Errorf("spool: remove: %w", err)
+	}
+	_ = os.Remove(dir) // fails, as it should, where something is left
+	return nil
+}
+
 // sweep removes the segments, and the folders without any, that are not to be kept.
 func (s *Spool) sweep(keep map[string]bool) error {
 	folders, err := os.ReadDir(s.dir)

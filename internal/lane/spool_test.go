@@ -361,9 +361,19 @@ func TestSpoolOfAnotherMirrorIsLeftAlone(t *testing.T) {
 	if _, ok := errors.AsType[*OwnerError](err); !ok {
 		t.Errorf("opened for another mirror: %v", err)
 	}
-	_, l = openSpool(t, dir, listed, roomy)
+	if err := RemoveSpool(dir, "mirror-2"); err != nil {
+		t.Error(err)
+	}
+	s, l = openSpool(t, dir, listed, roomy)
 	if got := takeAll(t, l); len(got) != 1 {
 		t.Errorf("%d changes are left", len(got))
+	}
+	s.Close()
+	if err := RemoveSpool(dir, "mirror-1"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its own folder stays: %v", err)
 	}
 }
 
