@@ -5,11 +5,13 @@ package all
 import (
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/connector/postgres"
+	"github.com/sluicehq/sluice/connector/sqlite"
 )
 
 // Drivers returns the built-in connectors.
 func Drivers() []connector.Driver {
 	return []connector.Driver{
 		postgres.Driver(),
+		sqlite.Driver(),
 	}
 }

@@ -315,16 +315,16 @@ var textForms = map[schema.Kind]func(arrow.Array) (appendValue, error){
 		}
 	}),
 	schema.Date: bind(func(a *array.Int32) appendValue {
-		return func(dst []byte, i int) ([]byte, error) { return appendDateText(dst, a.Value(i)), nil }
+		return func(dst []byte, i int) ([]byte, error) { return schema.AppendDate(dst, a.Value(i)), nil }
 	}),
 	schema.Time: bind(func(a *array.Int64) appendValue {
-		return func(dst []byte, i int) ([]byte, error) { return appendClock(dst, a.Value(i)), nil }
+		return func(dst []byte, i int) ([]byte, error) { return schema.AppendTime(dst, a.Value(i)), nil }
 	}),
 	schema.Timestamp: bind(func(a *array.Int64) appendValue {
-		return func(dst []byte, i int) ([]byte, error) { return appendTimestampText(dst, a.Value(i), ""), nil }
+		return func(dst []byte, i int) ([]byte, error) { return schema.AppendTimestamp(dst, a.Value(i)), nil }
 	}),
 	schema.TimestampTZ: bind(func(a *array.Int64) appendValue {
-		return func(dst []byte, i int) ([]byte, error) { return appendTimestampText(dst, a.Value(i), "+00"), nil }
+		return func(dst []byte, i int) ([]byte, error) { return schema.AppendTimestampTZ(dst, a.Value(i)), nil }
 	}),
 	schema.Interval: bind(func(a *array.FixedSizeBinary) appendValue {
 		return func(dst []byte, i int) ([]byte, error) { return appendIntervalText(dst, a.Value(i)) }
@@ -348,83 +348,6 @@ func appendFloat(dst []byte, v float64, bits int) []byte {
 	return strconv.AppendFloat(dst, v, 'g', -1, bits)
 }
 
-func appendDateText(dst []byte, days int32) []byte {
-	switch days {
-	case math.MaxInt32:
-		return append(dst, "infinity"...)
-	case math.MinInt32:
-		return append(dst, "-infinity"...)
-	}
-	dst, bc := appendDay(dst, int64(days))
-	return append(dst, bc...)
-}
-
-func appendTimestampText(dst []byte, us int64, zone string) []byte {
-	switch us {
-	case math.MaxInt64:
-		return append(dst, "infinity"...)
-	case math.MinInt64:
-		return append(dst, "-infinity"...)
-	}
-	day, clock := us/microsPerDay, us%microsPerDay
-	if clock < 0 {
-		day, clock = day-1, clock+microsPerDay
-	}
-	dst, bc := appendDay(dst, day)
-	dst = appendClock(append(dst, ' '), clock)
-	return append(append(dst, zone...), bc...)
-}
-
-// appendDay writes a day counted from 2000-01-01 of the proleptic Gregorian calendar, and returns what marks a year
-// before 1, to be put at the end. The count of days is taken apart in eras of 400 years that begin on March 1.
-func appendDay(dst []byte, day int64) ([]byte, string) {
-	const (
-		daysPerEra = 146097
-		epoch      = 730425 // days from 0000-03-01 to 2000-01-01
-	)
-	day += epoch
-	era := day / daysPerEra
-	if day < 0 {
-		era = (day - daysPerEra + 1) / daysPerEra
-	}
-	doe := day - era*daysPerEra
-	yoe := (doe - doe/1460 + doe/36524 - doe/146096) / 365
-	doy := doe - (365*yoe + yoe/4 - yoe/100)
-	mp := (5*doy + 2) / 153
-	d, m, y := doy-(153*mp+2)/5+1, mp+3, yoe+era*400
-	if m > 12 {
-		m, y = m-12, y+1
-	}
-	bc := ""
-	if y <= 0 {
-		y, bc = 1-y, " BC"
-	}
-	dst = appendPadded(dst, y, 4)
-	dst = appendPadded(append(dst, '-'), m, 2)
-	return appendPadded(append(dst, '-'), d, 2), bc
-}
-
-// appendClock writes microseconds that are not negative as hours, minutes and seconds.
-func appendClock(dst []byte, us int64) []byte {
-	dst = appendPadded(dst, us/microsPerHour, 2)
-	dst = appendPadded(append(dst, ':'), us%microsPerHour/microsPerMinute, 2)
-	us %= microsPerMinute
-	dst = appendPadded(append(dst, ':'), us/microsPerSecond, 2)
-	if us %= microsPerSecond; us != 0 {
-		dst = appendPadded(append(dst, '.'), us, 6)
-	}
-	return dst
-}
-
-func appendPadded(dst []byte, v int64, width int) []byte {
-	var b [20]byte
-	s := strconv.AppendInt(b[:0], v, 10)
-	for n := len(s); n < width; n++ {
-		dst = append(dst, '0')
-	}
-	return append(dst, s...)
-}
-
 // appendIntervalText writes months, days and the time of day, each with its sign.
 func appendIntervalText(dst, v []byte) ([]byte, error) {
 	if len(v) != 16 {
@@ -440,7 +363,7 @@ func appendIntervalText(dst, v []byte) ([]byte, error) {
 	case us < 0:
 		dst, us = append(dst, '-'), -us
 	}
-	return appendClock(dst, us), nil
+	return schema.AppendTime(dst, us), nil
 }
 
 // arrayWriter writes the values of an array column; see schema.Array for its storage.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/schema"
 )
 
 // historyColumns stand behind the source's columns in a history: what was done, the position of its commit, the number of
@@ -358,7 +359,7 @@ func (w *copyIn) timestamp(t time.Time) {
 	case w.binary:
 		w.int64(serverMicros(t))
 	default:
-		w.text(string(appendTimestampText(nil, serverMicros(t), "+00")))
+		w.text(string(schema.AppendTimestampTZ(nil, serverMicros(t))))
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -102,6 +102,9 @@ func awaitAge(p *process.Process, age time.Duration) {
 // slowDown holds back what is written to a table of the sink, if it is there, until release is called.
 func (m *mirror) slowDown(t *testing.T, name string) (release func()) {
 	t.Helper()
+	if m.file != "" {
+		return m.lockFile(t)
+	}
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, m.sink)
 	if err != nil {
@@ -117,6 +120,7 @@ func (m *mirror) slowDown(t *testing.T, name string) (release func()) {
 // mirror is a source under change and the mirror of it.
 type mirror struct {
 	source, sink string
+	file         string // the sink if it is a SQLite file: then the database sink holds its rows to be compared
 	writer       *writer
 	watch        *watch
 	sluice       *process.Sluice
@@ -126,6 +130,9 @@ type mirror struct {
 func newMirror(t *testing.T, seed uint64) *mirror {
 	t.Helper()
 	m := &mirror{source: testServer.Database(t), sink: testServer.Database(t)}
+	if *sqliteFlag {
+		m.file = filepath.Join(t.TempDir(), "mirror.db")
+	}
 	createSource(t, m.source, seed)
 	m.sluice = process.New(t, program, m.config())
 	m.pair = testdb.OpenPair(t, m.source, m.sink)
@@ -136,7 +143,7 @@ func newMirror(t *testing.T, seed uint64) *mirror {
 
 // config has small chunks and batches, so that a kill has many places to fall on.
 func (m *mirror) config() process.Config {
-	return process.Config{Name: "crash", Source: m.source, Sink: m.sink, Mirror: `
+	return process.Config{Name: "crash", Source: m.source, Sink: m.sink, SinkFile: m.file, Mirror: `
 tables: {exclude: [public.audit]}
 snapshot: {concurrency: 2, chunk_rows: 500}
 apply: {concurrency: 4, batch_rows: 500}
@@ -147,12 +154,7 @@ per_table:
 
 // phases says how far the mirror has come, for the report of where the kills fell.
 func (m *mirror) phases(t *testing.T) string {
-	var parts []string
-	for _, tab := range tables {
-		parts = append(parts, fmt.Sprintf("to_regclass('public.%s')", tab.name))
-	}
-	there := testdb.QueryText(t, m.sink, "SELECT num_nonnulls("+strings.Join(parts, ", ")+")")
-	return fmt.Sprintf("%s of %d", there, len(tables))
+	return fmt.Sprintf("%s of %d", m.tablesInSink(t), len(tables))
 }
 
 // stopWriter ends the writer; none of its statements may have failed but by its own doing.
@@ -202,6 +204,11 @@ func (m *mirror) awaitEqual(t *testing.T, p *process.Process) error {
 
 // compare returns what differs between the two sides, table by table.
 func (m *mirror) compare(t *testing.T) error {
+	if m.file != "" {
+		if err := m.unload(t.Context()); err != nil {
+			return err
+		}
+	}
 	var faults []error
 	for _, tab := range tables {
 		if tab.name == "audited" {

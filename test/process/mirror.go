@@ -36,10 +36,11 @@ func run(m *testing.M, program *string, server **testdb.Postgres, settings []str
 	return testdb.Run(m, server, settings...)
 }
 
-// Config is a mirror between two PostgreSQL databases.
+// Config is a mirror of a PostgreSQL database.
 type Config struct {
 	Name         string
 	Source, Sink string // connection strings
+	SinkFile     string // a SQLite file in place of Sink
 	Mirror       string // what stands in the block `mirror`, not indented
 }
 
@@ -49,7 +50,11 @@ func (c Config) Write(dir string) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "version: 1\nname: %s\n", c.Name)
 	fmt.Fprintf(&b, "source: {type: postgres, url: %s}\n", quote(c.Source))
-	fmt.Fprintf(&b, "sink: {type: postgres, url: %s}\nmirror:\n", quote(c.Sink))
+	sink := "type: postgres, url: " + quote(c.Sink)
+	if c.SinkFile != "" {
+		sink = "type: sqlite, path: " + quote(c.SinkFile)
+	}
+	fmt.Fprintf(&b, "sink: {%s}\nmirror:\n", sink)
 	for line := range strings.Lines(strings.TrimRight(c.Mirror, "\n")) {
 		b.WriteString("  " + line)
 	}

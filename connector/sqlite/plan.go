@@ -1,0 +1,219 @@
+package sqlite
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"zombiezen.com/go/sqlite"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/schema"
+)
+
+const (
+	// ourColumns is how the names of columns that we add begin.
+	ourColumns = "_sluice_"
+	// ourTables is how the names of tables that are not for mirrored rows begin.
+	ourTables = "sluice_"
+	// defaultSchema is the source's schema whose tables keep their names.
+	defaultSchema = "public"
+)
+
+// Plan tells how want would be stored; see connector.Sink. SQLite has no schemas: the name of a table of another schema
+// than the default one begins with the schema's. Generated columns are left out, for the log does not carry them.
+func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Target, error) {
+	t := want
+	t.Name = destinationOf(t.Name)
+	t.Columns = storedColumns(&want)
+	if err := checkTarget(&t); err != nil {
+		return nil, err
+	}
+	for _, c := range t.Columns {
+		declared, misfit := sinkType(t.Table.Columns[c].Type)
+		t.SinkNames = append(t.SinkNames, t.Table.Columns[c].Name)
+		t.SinkTypes = append(t.SinkTypes, declared)
+		t.Misfits = append(t.Misfits, misfit)
+	}
+	var found destination
+	err := s.read(ctx, func(conn *sqlite.Conn) (err error) {
+		found, err = s.findDestination(conn, &t)
+		return err
+	})
+	if err != nil {
+		return nil, wrapError(err, "plan", t.Name)
+	}
+	if err := found.check(&t); err != nil {
+		return nil, err
+	}
+	if found.owned && found.exists {
+		t.Copy = found.copy
+	}
+	return &t, s.reserve(&t, found.exists)
+}
+
+func destinationOf(n schema.Name) schema.Name {
+	if n.Schema == "" || n.Schema == defaultSchema {
+		return schema.Name{Table: n.Table}
+	}
+	return schema.Name{Table: n.Schema + "_" + n.Table}
+}
+
+// storedColumns returns the columns asked for, all by default, less the generated ones.
+func storedColumns(t *connector.Target) []int {
+	columns := []int{}
+	for c := range t.Table.Columns {
+		if t.Columns == nil || slices.Contains(t.Columns, c) {
+			columns = append(columns, c)
+		}
+	}
+	if t.Columns != nil {
+		columns = slices.Clone(t.Columns)
+	}
+	return slices.DeleteFunc(columns, func(c int) bool { return t.Table.Columns[c].Generated != "" })
+}
+
+// checkTarget refuses what cannot be stored, whatever the file holds.
+func checkTarget(t *connector.Target) error {
+	refuse := func(hint, format string, args ...any) error {
+		return fault(connector.TableFault, "plan", t.Name, hint, format, args...)
+	}
+	if name := foldName(t.Name.Table); strings.HasPrefix(name, ourTables) || strings.HasPrefix(name, "sqlite_") {
+		return refuse("choose another `destination`", "names that begin with %q or \"sqlite_\" are not for mirrored tables", ourTables)
+	}
+	if t.SoftDelete {
+		return refuse("set `deletes: hard`", "this sink has no soft deletes")
+	}
+	seen := map[string]string{}
+	for _, c := range t.Columns {
+		name := t.Table.Columns[c].Name
+		folded := foldName(name)
+		if strings.HasPrefix(folded, ourColumns) {
+			return refuse("rename the column or exclude it", "the name of column %s is one of those that sluice adds", quoteIdent(name))
+		}
+		if other, taken := seen[folded]; taken {
+			return refuse("rename one of them or exclude it", "SQLite takes the names of columns %s and %s for the same", quoteIdent(other), quoteIdent(name))
+		}
+		seen[folded] = name
+	}
+	key := keyNames(t)
+	if len(key) == 0 && !t.History {
+		return refuse(t.Table.Keyless, "the table has no key")
+	}
+	for _, name := range key {
+		c := t.Table.Column(name)
+		switch generated := c >= 0 && t.Table.Columns[c].Generated != ""; {
+		case generated && !t.History:
+			return refuse("choose another key", "key column %s is generated, and so not in the log", quoteIdent(name))
+		case !generated && !slices.Contains(t.Columns, c):
+			return refuse("include the column", "key column %s is not among the stored columns", quoteIdent(name))
+		}
+	}
+	return nil
+}
+
+// keyNames returns the names of the columns that identify a row in the sink.
+func keyNames(t *connector.Target) []string {
+	if t.Key != nil {
+		return t.Key
+	}
+	return t.Table.KeyNames()
+}
+
+// destination is what the file holds under a target's name.
+type destination struct {
+	exists bool
+	name   string // as it is spelled there, or was when it was claimed
+	form   string // table, view, index
+	sql    string // that made it
+	rows   bool   // it has some
+	owner  string // id of the mirror that writes it, "" if none does
+	owned  bool   // by this mirror
+	copy   int
+}
+
+func (s *Sink) findDestination(conn *sqlite.Conn, t *connector.Target) (destination, error) {
+	var d destination
+	err := query(conn, "SELECT name, type, sql FROM sqlite_schema WHERE name = ? COLLATE NOCASE AND type <> 'trigger'", func(row *sqlite.Stmt) {
+		d.exists, d.name, d.form, d.sql = true, row.ColumnText(0), row.ColumnText(1), row.ColumnText(2)
+	}, t.Name.Table)
+	if err != nil {
+		return d, err
+	}
+	kept, err := queryText(conn, "SELECT count(*) FROM sqlite_schema WHERE name IN ('sluice_owner', 'sluice_mirror')")
+	if err == nil && kept == "2" {
+		mirror, id := s.mirrorIDs()
+		err = query(conn, `SELECT "table", o.mirror, o.copy, o.mirror = coalesce(nullif(?2, ''), m.id) FROM sluice_owner o
+			LEFT JOIN sluice_mirror m ON m.name = ?3 WHERE "table" = ?1`, func(row *sqlite.Stmt) {
+			d.owner, d.copy, d.owned = row.ColumnText(1), row.ColumnInt(2), row.ColumnBool(3)
+			if !d.exists {
+				d.name = row.ColumnText(0)
+			}
+		}, t.Name.Table, id, mirror)
+	}
+	if err == nil && d.exists && d.form == "table" && !d.owned {
+		var one string
+		one, err = queryText(conn, "SELECT 1 FROM "+quoteIdent(d.name)+" LIMIT 1")
+		d.rows = one != ""
+	}
+	return d, err
+}
+
+// check refuses a destination that is not ours, except an empty table that is just what we would make.
+func (d *destination) check(t *connector.Target) error {
+	refuse := func(hint, format string, args ...any) error {
+		return fault(connector.TableFault, "plan", t.Name, hint, format, args...)
+	}
+	other := "choose another `destination`"
+	switch {
+	case d.owner != "" && !d.owned:
+		return refuse(other+", or tear the other mirror down", "another mirror writes the table")
+	case d.name != "" && d.name != t.Name.Table:
+		return refuse(other+", or drop it", "SQLite takes its name and that of %s for the same", quoteIdent(d.name))
+	case !d.exists || d.owned && d.form == "table":
+		return nil
+	case d.form != "table":
+		return refuse(other+", or drop it", "something else of this name exists, a %s", d.form)
+	case d.sql != createTable(t.Name.Table, t):
+		return refuse(other+", or drop the table", "the table exists, is not of this mirror, and is declared in another way")
+	case d.rows:
+		return refuse(other+", or empty the table", "the table exists, is not of this mirror, and holds rows")
+	}
+	return nil
+}
+
+// reserve keeps the name for the table that was planned with it first, or is stored already, where SQLite takes two names
+// for one.
+func (s *Sink) reserve(t *connector.Target, stored bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	folded := foldName(t.Name.Table)
+	if other, taken := s.planned[folded]; taken && !stored && other != t.Name.Table {
+		return fault(connector.TableFault, "plan", t.Name, "choose another `destination` for one of them",
+			"SQLite takes its name and that of %s for the same", quoteIdent(other))
+	}
+	s.planned[folded] = t.Name.Table
+	return nil
+}
+
+// tableColumn is a column of a destination as we declare it.
+type tableColumn struct {
+	name, typ string
+	key       bool // and so NOT NULL
+	source    int  // index into Table.Columns, -1 for a column that we add
+}
+
+// tableColumns returns the columns of the table that stores t.
+func tableColumns(t *connector.Target) []tableColumn {
+	var columns []tableColumn
+	key := keyNames(t)
+	for i, c := range t.Columns {
+		columns = append(columns, tableColumn{
+			name: t.SinkNames[i], typ: t.SinkTypes[i], source: c, key: !t.History && slices.Contains(key, t.Table.Columns[c].Name),
+		})
+	}
+	if t.History {
+		columns = append(columns, historyColumns...)
+	}
+	return columns
+}

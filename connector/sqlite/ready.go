@@ -1,0 +1,282 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"zombiezen.com/go/sqlite"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/schema"
+)
+
+const exchangeOp = "exchange the table"
+
+// Ready puts the rows of copy t.Copy in the place of the destination's; see connector.Sink. A crash at any point leaves
+// either the old rows and the copy, or the new rows and the entries.
+func (s *Sink) Ready(ctx context.Context, t *connector.Target, entries map[string]string) error {
+	if t.History && sinkKey(t) != nil {
+		// The index comes first, in a transaction of its own: the exchange then holds the file for a moment.
+		if err := s.indexHistory(ctx, t); err != nil {
+			return err
+		}
+	}
+	x, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer x.Rollback()
+	done := false
+	err = x.do(ctx, exchangeOp, t.Name, func(w *writer) error {
+		copied, err := w.isTable(copyName(t))
+		if err != nil {
+			return err
+		}
+		owned, ready, err := w.owner(t)
+		switch {
+		case err != nil:
+			return err
+		case !copied && owned && ready == t.Copy:
+			done = true
+			return w.checkReady(t, entries)
+		case !copied:
+			return fault(connector.TableFault, exchangeOp, t.Name, "`resync` the table", "the table that copy %d was loaded into is gone", t.Copy)
+		case !owned:
+			return fault(connector.TableFault, exchangeOp, t.Name, "`resync` the table", "this mirror does not own the table any more")
+		}
+		if err := w.place(t, ready == 0); err != nil {
+			return err
+		}
+		return w.exec(`UPDATE sluice_owner SET copy = ?, loading = 0 WHERE "table" = ?`, t.Copy, t.Name.Table)
+	})
+	if err != nil || done {
+		return err
+	}
+	return x.Commit(ctx, entries)
+}
+
+// owner tells whether this mirror owns the destination and which copy was last ready there.
+func (w *writer) owner(t *connector.Target) (owned bool, ready int, err error) {
+	err = w.query(`SELECT copy FROM sluice_owner WHERE "table" = ? AND mirror = ?`, func(s *sqlite.Stmt) {
+		owned, ready = true, s.ColumnInt(0)
+	}, t.Name.Table, w.claim.id)
+	return owned, ready, err
+}
+
+// checkReady judges a Ready of a copy that is in place already.
+func (w *writer) checkReady(t *connector.Target, entries map[string]string) error {
+	for k, v := range entries {
+		if w.entries[k] != v {
+			return fault(connector.TableFault, exchangeOp, t.Name, "`resync` the table", "copy %d is in place already, with other entries", t.Copy)
+		}
+	}
+	return nil
+}
+
+func (w *writer) isTable(name string) (bool, error) {
+	found, err := queryText(w.conn, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", name)
+	return found != "", err
+}
+
+// indexHistory makes the index of a history's copy, unless it is there or the copy is not.
+func (s *Sink) indexHistory(ctx context.Context, t *connector.Target) error {
+	x, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer x.Rollback()
+	err = x.do(ctx, "build the index", t.Name, func(w *writer) error {
+		there, err := w.isTable(copyName(t))
+		if err != nil || !there {
+			return err
+		}
+		if _, ready, err := w.owner(t); err != nil || ready > 0 {
+			return err // its rows are added to a table that has the index
+		}
+		name := fmt.Sprintf("%s%d", historyIndex(t.Name.Table), t.Copy)
+		return w.exec("CREATE INDEX IF NOT EXISTS " + quoteIdent(name) + " ON " + quoteIdent(copyName(t)) +
+			" (" + quoteList(append(sinkKey(t), "_sluice_position", "_sluice_seq")) + ")")
+	})
+	if err != nil {
+		return err
+	}
+	return x.Commit(ctx, nil)
+}
+
+// place brings the copy's rows into the destination: by renaming the table if that loses nothing, else row by row. Views
+// go by the table's name, and so need nothing. adopted: no copy of ours was ever ready there.
+func (w *writer) place(t *connector.Target, adopted bool) error {
+	dest := quoteIdent(t.Name.Table)
+	var form string
+	if err := w.query("SELECT type FROM sqlite_schema WHERE name = ? COLLATE NOCASE AND type <> 'trigger'", func(s *sqlite.Stmt) {
+		form = s.ColumnText(0)
+	}, t.Name.Table); err != nil {
+		return err
+	}
+	switch {
+	case form == "":
+		return w.rename(t)
+	case form != "table":
+		return fault(connector.TableFault, exchangeOp, t.Name, "drop it, or choose another `destination`", "something else of this name exists, a %s", form)
+	case adopted:
+		if some, err := queryText(w.conn, "SELECT 1 FROM "+dest+" LIMIT 1"); err != nil || some != "" {
+			if err != nil {
+				return err
+			}
+			return fault(connector.TableFault, exchangeOp, t.Name, "empty the table, or choose another `destination`",
+				"somebody has written rows to the table before its first copy was ready")
+		}
+	}
+	bound, err := queryText(w.conn, `SELECT 1 FROM sqlite_schema
+		WHERE tbl_name = ? COLLATE NOCASE AND type IN ('index', 'trigger') AND sql IS NOT NULL`, t.Name.Table)
+	switch {
+	case err != nil:
+		return err
+	case t.History && (!adopted || bound != ""):
+		return w.appendCopy(t)
+	case bound != "":
+		return w.merge(t)
+	}
+	if err := w.exec("DROP TABLE " + dest); err != nil {
+		return err
+	}
+	return w.rename(t)
+}
+
+func (w *writer) rename(t *connector.Target) error {
+	return w.exec("ALTER TABLE " + quoteIdent(copyName(t)) + " RENAME TO " + quoteIdent(t.Name.Table))
+}
+
+// merge makes the destination's rows those of the copy, touching only rows that differ, so that indexes and triggers that
+// somebody has made go on.
+func (w *writer) merge(t *connector.Target) error {
+	if err := w.addColumns(t); err != nil {
+		return err
+	}
+	key := sinkKey(t)
+	if err := w.checkKey(t, key); err != nil {
+		return err
+	}
+	var names, sets, same, match []string
+	for _, c := range tableColumns(t) {
+		q := quoteIdent(c.name)
+		names, same = append(names, q), append(same, "d."+q+" IS c."+q)
+		if c.key {
+			match = append(match, "d."+q+" = c."+q)
+		} else {
+			sets = append(sets, q+" = excluded."+q)
+		}
+	}
+	action := "NOTHING"
+	if sets != nil {
+		action = "UPDATE SET " + strings.Join(sets, ", ")
+	}
+	dest, from, list, found := quoteIdent(t.Name.Table), quoteIdent(copyName(t)), strings.Join(names, ", "), strings.Join(match, " AND ")
+	for _, sql := range []string{
+		"DELETE FROM " + dest + " AS d WHERE NOT EXISTS (SELECT 1 FROM " + from + " AS c WHERE " + found + ")",
+		"INSERT INTO " + dest + " (" + list + ") SELECT " + list + " FROM " + from + " AS c WHERE NOT EXISTS (SELECT 1 FROM " + dest +
+			" AS d WHERE " + strings.Join(same, " AND ") + ") ON CONFLICT (" + quoteList(key) + ") DO " + action,
+		"DROP TABLE " + from,
+	} {
+		err := w.exec(sql)
+		if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultConstraint {
+			return fault(connector.TableFault, exchangeOp, t.Name, "drop the index or trigger that refuses them, then `resync` the table",
+				"the new rows are refused: %w", err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// column is a column as SQLite describes it.
+type column struct {
+	name, typ string
+	key       int // place in the primary key, from 1; 0: not in it
+}
+
+func (w *writer) columnsOf(table string) ([]column, error) {
+	var columns []column
+	err := w.query("SELECT name, type, pk FROM pragma_table_info(?)", func(s *sqlite.Stmt) {
+		columns = append(columns, column{s.ColumnText(0), s.ColumnText(1), s.ColumnInt(2)})
+	}, table)
+	return columns, err
+}
+
+// addColumns gives a table that is kept the columns that it lacks. A column of another type needs a new table, and so the
+// end of what depends on this one.
+func (w *writer) addColumns(t *connector.Target) error {
+	stored, err := w.columnsOf(t.Name.Table)
+	if err != nil {
+		return err
+	}
+	for _, c := range tableColumns(t) {
+		i := slices.IndexFunc(stored, func(s column) bool { return foldName(s.name) == foldName(c.name) })
+		switch {
+		case i < 0:
+			if err := w.exec("ALTER TABLE " + quoteIdent(t.Name.Table) + " ADD COLUMN " + quoteIdent(c.name) + " " + c.typ); err != nil {
+				return err
+			}
+		case stored[i].typ != c.typ:
+			return fault(connector.TableFault, exchangeOp, t.Name, keptHint(t), "the type of column %s has changed from %s to %s, and the table is kept",
+				quoteIdent(c.name), stored[i].typ, c.typ)
+		}
+	}
+	return nil
+}
+
+// keptHint says what keeps a table from being replaced.
+func keptHint(t *connector.Target) string {
+	if t.History {
+		return "rename the history's table; a new one begins"
+	}
+	return "drop the indexes and triggers of the table, then `resync` it"
+}
+
+func (w *writer) checkKey(t *connector.Target, key []string) error {
+	stored, err := w.columnsOf(t.Name.Table)
+	if err != nil {
+		return err
+	}
+	var now []string
+	for place := 1; ; place++ {
+		i := slices.IndexFunc(stored, func(c column) bool { return c.key == place })
+		if i < 0 {
+			break
+		}
+		now = append(now, stored[i].name)
+	}
+	if !slices.EqualFunc(now, key, func(a, b string) bool { return foldName(a) == foldName(b) }) {
+		return fault(connector.TableFault, exchangeOp, t.Name, keptHint(t), "the key has changed, and the table is kept")
+	}
+	return nil
+}
+
+// Change takes a target to a new version of its table if that is stored alike; see connector.Sink.
+func (s *Sink) Change(_ context.Context, t *connector.Target, to *schema.Table) (*connector.Target, error) {
+	next := *t
+	next.Table, next.Columns = to, make([]int, len(t.Columns))
+	for i, c := range t.Columns {
+		old := &t.Table.Columns[c]
+		n := to.Column(old.Name)
+		if n < 0 || to.Columns[n].Number != old.Number || to.Columns[n].Generated != old.Generated ||
+			!reflect.DeepEqual(to.Columns[n].Type, old.Type) {
+			return nil, needsCopy(t, old.Name)
+		}
+		next.Columns[i] = n
+	}
+	if len(t.Table.Columns) != len(to.Columns) || t.Key == nil && !slices.Equal(to.KeyNames(), t.Table.KeyNames()) {
+		return nil, needsCopy(t, "")
+	}
+	return &next, nil
+}
+
+func needsCopy(t *connector.Target, column string) error {
+	return &connector.Error{Kind: connector.TableFault, System: sinkSystem, Op: "change the table", Table: t.Name, Column: column,
+		Err: errors.New("the source's table is stored in another way now"), Hint: "`resync` the table"}
+}
