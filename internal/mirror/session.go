@@ -226,7 +226,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	switch do {
 	case refuse:
 		t.setPhase(Paused, why, "undo the change; or run once without the table and then with it again, and it is copied anew")
-		t.saved = saved.Checkpoint
+		t.saved, t.stands = saved.Checkpoint, e.entry
 		return s.keepChanges(ctx, t)
 	case recopy:
 		if err := s.emptyLane(t); err != nil {

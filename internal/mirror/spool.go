@@ -235,10 +235,13 @@ func (s *session) detach(ctx context.Context, t *table, full *lane.FullError) (b
 		s.Log.Warn("table is given up for the others", "table", t.name().String(), "reason", why)
 		return true, nil
 	}
+	if t.forgetWaiting() {
+		return true, nil
+	}
 	if !t.seize() {
 		return false, nil
 	}
-	if err := s.invalidate(ctx, t); err != nil {
+	if err := s.retireEntry(ctx, t); err != nil {
 		return false, s.giveBack(t, err)
 	}
 	t.log.forget(t)
@@ -250,6 +253,37 @@ func (s *session) detach(ctx context.Context, t *table, full *lane.FullError) (b
 	s.event(ctx, t.name(), "detached", why.Error())
 	s.saveRecords(ctx, t)
 	return true, s.giveBack(t, nil)
+}
+
+// retireEntry makes it durable that a paused table cannot go on from its entry.
+func (s *session) retireEntry(ctx context.Context, t *table) error {
+	t.mu.Lock()
+	stands := t.stands
+	t.mu.Unlock()
+	if stands == nil {
+		return s.invalidate(ctx, t)
+	}
+	at := *stands
+	at.Ready = false
+	if err := s.commit(ctx, map[string]string{apply.Key(t.id): at.String()}); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.stands = nil
+	t.mu.Unlock()
+	return nil
+}
+
+// forgetWaiting empties the lane of a table that waits for its copy: it needs nothing from before that. It returns false
+// for one that does not.
+func (t *table) forgetWaiting() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.phase != Pending {
+		return false
+	}
+	t.lane.Reset()
+	return true
 }
 
 // outrun marks a table being copied whose changes could not be kept. It returns false for one that is not being copied.

@@ -312,6 +312,38 @@ func TestTableThatFillsTheSpoolIsDetachedForTheSakeOfAHealthyOne(t *testing.T) {
 	}
 }
 
+func TestDetachedTableWithChangedSettingsIsNotTakenUpWhereItStood(t *testing.T) {
+	w := newSpoolWorld(t)
+	w.limits = func(l *Limits) { l.LaneMemory, l.SpoolBytes = 0, 6000 }
+	w.insert(w.a, 1)
+	w.insert(w.b, 1)
+	w.once()
+	change := w.change
+	w.change = func(o *Options) {
+		change(o)
+		o.Select = func(t *schema.Table) (Settings, bool) {
+			if t.Name == w.a {
+				return Settings{Destination: schema.Name{Schema: "public", Table: "elsewhere"}}, true
+			}
+			return Settings{Destination: t.Name}, true
+		}
+	}
+	stop := w.follow()
+	for i := range 200 {
+		w.insert(w.a, 100+i)
+		w.insert(w.b, 100+i)
+	}
+	w.eventually(func() error { return w.equal(w.b) })
+	if _, err := stop(); err != nil || len(w.events("detached")) != 1 {
+		t.Fatalf("run: %v, detached: %v", err, w.events("detached"))
+	}
+	w.change = change
+	w.once()
+	if err := w.equal(w.a); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestReaderWaitsWhenNothingElseWouldBeHeldBack(t *testing.T) {
 	w := newSpoolWorld(t)
 	w.limits = func(l *Limits) { l.LaneMemory, l.LaneBytes, l.SpoolBytes, l.RetryPaused = 0, 1000, 6000, 1 }

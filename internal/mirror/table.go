@@ -46,6 +46,7 @@ type table struct {
 	apply    *apply.Table        // from Ready on
 	goal     connector.Positions // streaming once the log has passed it
 	joined   bool                // the stream delivers its changes
+	stands   *apply.Checkpoint   // of a table that is not to go on now though it could, under other settings
 	overrun  bool                // its changes since the copy began could not be kept
 	landing  bool                // its copy is complete
 	meeting  bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
