@@ -103,12 +103,15 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 	limits.BatchRows, limits.BatchBytes = int(settings.Apply.BatchRows), int64(settings.Apply.BatchBytes)
 	limits.TableFailures = settings.MaxTableFailures
 	limits.RetryPaused = time.Duration(settings.RetryPaused)
+	limits.SpoolBytes, limits.SpoolTable = int64(settings.Spool.Max), int64(settings.Spool.TableMax)
+	limits.DurableBytes = int64(settings.Spool.DurableAfter.Bytes)
+	limits.DurableAge = time.Duration(settings.Spool.DurableAfter.Age)
 	limits.DiscoverEvery = time.Duration(settings.Tables.DiscoverInterval)
 	return mirror.Options{
 		Mirror: m.file.Name,
 		Source: func(ctx context.Context, id string) (connector.Source, error) { return m.openSource(ctx, id, log) },
 		Sink:   func(ctx context.Context, id string) (connector.Sink, error) { return m.openSink(ctx, id, log) },
-		Store:  store, Select: m.selects, Limits: limits,
+		Store:  store, Select: m.selects, Limits: limits, Spool: settings.Spool.Path,
 		FollowNew:   settings.Tables.NewTables == config.Follow,
 		ResyncOnGap: settings.OnGap == config.ResyncOnGap,
 		FailOnTable: settings.OnTableError == config.FailOnError,

@@ -96,7 +96,7 @@ type Mirror struct {
 	MaxRowBytes       Size         `yaml:"max_row_bytes" min:"1KiB" max:"1GiB" later:"*" doc:"Largest row that is mirrored."`
 	Snapshot          Snapshot     `yaml:"snapshot" doc:"How tables are copied."`
 	Apply             Apply        `yaml:"apply" doc:"How changes are written."`
-	Spool             Spool        `yaml:"spool" later:"*" doc:"Where changes wait that no memory is left for."`
+	Spool             Spool        `yaml:"spool" doc:"Where changes wait that no memory is left for."`
 	// PerTable holds what single tables have of their own. ForTable finds in it.
 	PerTable map[schema.Name]*PerTable `yaml:"per_table" doc:"Settings of single tables, by exact name."`
 }
@@ -139,7 +139,7 @@ type Apply struct {
 // Spool is where changes wait on disk.
 type Spool struct {
 	Path         string       `yaml:"path" doc:"Folder, relative to the config file. By default .sluice/NAME/spool."`
-	Max          Size         `yaml:"max" doc:"Bytes of all tables at most."`
+	Max          Size         `yaml:"max" min:"1MiB" doc:"Bytes of all tables at most. At the limit a table that does not move is given up for the sake of the others, else reading waits."`
 	TableMax     Size         `yaml:"table_max" doc:"Bytes of one table at most; 0: no limit of its own."`
 	DurableAfter DurableAfter `yaml:"durable_after" doc:"Log kept at the source beyond which the spool is acknowledged too."`
 }

@@ -155,7 +155,7 @@ func TestFindingsNamePlaceExpectationAndNearestKey(t *testing.T) {
 		"duplicate key":                   {head + "mirror:\n  mode: current\n  mode: history\n", `7:3: mirror.mode: stands here a second time; the first is in line 6`},
 		"bad enum":                        {head + "mirror: {mode: histroy}\n", `5:16: mirror.mode: "histroy" is not possible; expected current or history; did you mean "history"?`},
 		"not available value":             {head + "mirror: {deletes: soft}\n", `5:19: mirror.deletes: soft is not available yet; expected hard`},
-		"not available key":               {head + "mirror:\n  spool:\n    max: 1GiB\n", `6:3: mirror.spool: is not available yet`},
+		"not available key":               {head + "mirror:\n  retained_log:\n    max: 1GiB\n", `6:3: mirror.retained_log: is not available yet`},
 		"not available per table":         {head + "mirror: {per_table: {a.b: {exclude_columns: [c]}}}\n", `5:28: mirror.per_table.a.b.exclude_columns: is not available yet`},
 		"not available state":             {head + "mirror: {}\nstate: {type: postgres}\n", `6:15: state.type: postgres is not available yet; expected sqlite`},
 		"number":                          {head + "mirror: {max_table_failures: many}\n", `5:30: mirror.max_table_failures: expected a whole number, found "many"`},

@@ -29,6 +29,15 @@ func (b *Budget) add(n int64) {
 	}
 }
 
+func (b *Budget) full() bool { return !b.fits(1) }
+
+// fits reports whether so many bytes more stay within the budget.
+func (b *Budget) fits(n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used+n <= b.max
+}
+
 // Wait returns when there is room, or with the error of ctx.
 func (b *Budget) Wait(ctx context.Context) error {
 	for {

@@ -17,21 +17,40 @@ func frames(version, rows, bytes int) *connector.Frames {
 	}
 }
 
+func mustAppend(t *testing.T, l *Lane, it Item) {
+	t.Helper()
+	if err := l.Append(it); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustTake(t *testing.T, l *Lane) []Item {
+	t.Helper()
+	items, err := l.Take(1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return items
+}
+
 func at(p connector.Position) connector.Positions { return connector.Positions{"": p} }
 
 func TestBatchEndsAtItsLimitsAndAtAnotherVersion(t *testing.T) {
 	l := New(NewBudget(1 << 20))
 	for range 3 {
-		l.Append(Item{Frames: frames(1, 10, 100)})
+		mustAppend(t, l, Item{Frames: frames(1, 10, 100)})
 	}
-	l.Append(Item{Change: &connector.SchemaChange{}})
-	l.Append(Item{Frames: frames(2, 10, 100)})
+	mustAppend(t, l, Item{Change: &connector.SchemaChange{}})
+	mustAppend(t, l, Item{Frames: frames(2, 10, 100)})
 	for _, want := range []int{2, 1, 1, 1} {
-		got := l.Take(20, 1<<20)
+		got, err := l.Take(20, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if len(got) != want {
 			t.Fatalf("Take returned %d items, want %d", len(got), want)
 		}
-		if again := l.Take(20, 1<<20); again != nil {
+		if again, err := l.Take(20, 1<<20); again != nil || err != nil {
 			t.Fatal("a second batch was taken while one is under way")
 		}
 		l.Done()
@@ -47,13 +66,13 @@ func TestSafePositionIsThatBeforeTheOldestChange(t *testing.T) {
 	if got := l.Safe(last)[""]; got != "5" {
 		t.Errorf("empty: safe = %q", got)
 	}
-	l.Append(Item{Frames: frames(1, 1, 1), Before: at("5")})
-	l.Append(Item{Frames: frames(1, 1, 1), Before: at("6")})
+	mustAppend(t, l, Item{Frames: frames(1, 1, 1), Before: at("5")})
+	mustAppend(t, l, Item{Frames: frames(1, 1, 1), Before: at("6")})
 	last = at("7")
 	if got := l.Safe(last)[""]; got != "5" {
 		t.Errorf("two waiting: safe = %q", got)
 	}
-	l.Take(1, 1)
+	mustTake(t, l)
 	if got := l.Safe(last)[""]; got != "5" {
 		t.Errorf("one taken, not durable: safe = %q", got)
 	}
@@ -62,7 +81,7 @@ func TestSafePositionIsThatBeforeTheOldestChange(t *testing.T) {
 		t.Errorf("one durable: safe = %q", got)
 	}
 	l.Hold(last)
-	l.Append(Item{Frames: frames(1, 1, 1), Before: at("9")})
+	mustAppend(t, l, Item{Frames: frames(1, 1, 1), Before: at("9")})
 	if got := l.Safe(at("9"))[""]; got != "6" || !l.Empty() {
 		t.Errorf("held: safe = %q, empty = %v", got, l.Empty())
 	}
@@ -71,7 +90,7 @@ func TestSafePositionIsThatBeforeTheOldestChange(t *testing.T) {
 func TestReaderWaitsWhileTheBudgetIsSpent(t *testing.T) {
 	b := NewBudget(100)
 	l := New(b)
-	l.Append(Item{Frames: frames(1, 1, 200)})
+	mustAppend(t, l, Item{Frames: frames(1, 1, 200)})
 	ctx, cancel := context.WithCancel(t.Context())
 	waited := make(chan error)
 	go func() { waited <- b.Wait(ctx) }()
@@ -80,13 +99,13 @@ func TestReaderWaitsWhileTheBudgetIsSpent(t *testing.T) {
 		t.Fatalf("Wait returned %v with the budget spent", err)
 	case <-time.After(10 * time.Millisecond):
 	}
-	l.Take(1, 1)
+	mustTake(t, l)
 	l.Done()
 	if err := <-waited; err != nil {
 		t.Fatal(err)
 	}
 	cancel()
-	l.Append(Item{Frames: frames(1, 1, 200)})
+	mustAppend(t, l, Item{Frames: frames(1, 1, 200)})
 	if err := b.Wait(ctx); err == nil {
 		t.Error("Wait did not end with its context")
 	}

@@ -38,17 +38,20 @@ func (s *session) applyAll(ctx context.Context) error {
 
 // applyOne applies one batch of a table and puts the table back into the queue if there is more.
 func (s *session) applyOne(ctx context.Context, t *table) error {
-	batch := t.lane.Take(s.Limits.BatchRows, s.Limits.BatchBytes)
-	var err error
+	batch, err := t.lane.Take(s.Limits.BatchRows, s.Limits.BatchBytes)
 	switch {
+	case err != nil:
+		err = s.readLost(ctx, t, err)
 	case len(batch) == 0:
 	case batch[0].Change != nil:
-		if err = s.schemaChanged(ctx, t, batch[0].Change); err == nil {
+		if err = s.changed(ctx, t, batch[0]); err == nil {
 			t.lane.Done()
 			break
 		}
 		t.lane.Back()
 		err = s.tableFailed(ctx, t, err)
+	case batch[0].Old && !s.sameColumns(t, batch[0].Frames.Table):
+		err = s.copyAgain(ctx, t, "its columns changed while it was behind")
 	default:
 		err = s.applyBatch(ctx, t, batch)
 	}
@@ -123,6 +126,13 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 	return nil
 }
 
+func (s *session) changed(ctx context.Context, t *table, it lane.Item) error {
+	if it.Old {
+		return s.oldChanged(ctx, t, it.Change)
+	}
+	return s.schemaChanged(ctx, t, it.Change)
+}
+
 // schemaChanged acts on a change of a table's schema, behind the last row of the old version.
 func (s *session) schemaChanged(ctx context.Context, t *table, change *connector.SchemaChange) error {
 	if change.Table.Refused != "" {
@@ -179,12 +189,13 @@ func (s *session) tableGone(ctx context.Context, t *table, now *schema.Table) er
 	return nil
 }
 
-// copyAgain sends a table back to the start: its lane stays open, its rows are copied anew and take the place of the old
+// copyAgain sends a table back to the start: its lane is emptied and stays open, its rows are copied anew and take the place of the old
 // ones when they are complete. That its stored rows are not good any more is durable before anything else happens.
 func (s *session) copyAgain(ctx context.Context, t *table, why string) error {
 	if err := s.invalidate(ctx, t); err != nil {
 		return err
 	}
+	t.lane.Reset()
 	s.Log.Info("table is copied anew", "table", t.name().String(), "reason", why)
 	s.event(ctx, t.name(), "copy_again", why)
 	t.setPhase(Pending, "", "")

@@ -9,17 +9,21 @@ import (
 	"time"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/lane"
 	"github.com/sluicehq/sluice/schema"
 )
 
 // floorFormat is the version of a floor's text. A newer one is refused.
 const floorFormat = 1
 
-// floorRecord is the entry of a log in the sink: everything up to At is durable there, so the source may forget it.
+// floorRecord is the entry of a log in the sink: everything up to At is durable, so the source may forget it.
 type floorRecord struct {
 	Format int                 `json:"v"`
 	At     connector.Positions `json:"at"`
 	Time   time.Time           `json:"time"`
+	// Behind names the tables of which the sink does not hold everything up to At: the spool holds the rest, up to these
+	// runs at least.
+	Behind map[schema.ID][]lane.Run `json:"behind,omitempty"`
 }
 
 // floors are those of all logs, by name, as the state keeps them.
@@ -27,22 +31,22 @@ type floors map[string]connector.Positions
 
 func floorKey(log string) string { return "floor/" + log }
 
-func parseFloor(text string) (connector.Positions, error) {
-	if text == "" {
-		return nil, nil
-	}
+func parseFloor(text string) (floorRecord, error) {
 	var f floorRecord
+	if text == "" {
+		return f, nil
+	}
 	if err := json.Unmarshal([]byte(text), &f); err != nil {
-		return nil, &connector.Error{Kind: connector.Setup, System: "sink", Op: "read the floor", Err: err}
+		return f, &connector.Error{Kind: connector.Setup, System: "sink", Op: "read the floor", Err: err}
 	}
 	if f.Format != floorFormat {
-		return nil, &connector.Error{
+		return f, &connector.Error{
 			Kind: connector.Setup, System: "sink", Op: "read the floor",
 			Err:  fmt.Errorf("format %d, this version knows %d", f.Format, floorFormat),
 			Hint: "use the version of sluice that wrote it, or a newer one",
 		}
 	}
-	return f.At, nil
+	return f, nil
 }
 
 func (s *session) stateFloors(ctx context.Context) (floors, error) {
@@ -81,18 +85,35 @@ func (s *session) keepFloor(ctx context.Context) error {
 	}
 }
 
-// saveFloor moves the floors of all logs to where everything is durable. The order is: durable in the sink, then in the
-// state, then acknowledged; never otherwise.
+// saveFloor moves the floors of all logs to where everything is durable. The order is: durable in the sink or the spool,
+// then in the state, then acknowledged; never otherwise.
 func (s *session) saveFloor(ctx context.Context) error {
-	for _, l := range s.allLogs() {
-		floor, err := l.floor()
-		if err != nil {
+	logs := s.allLogs()
+	relied := false
+	for _, l := range logs {
+		l.relied = s.relies(ctx, l)
+		relied = relied || l.relied
+	}
+	if s.spool != nil {
+		s.spool.Rely(relied)
+	}
+	fs := make([]floorRecord, len(logs))
+	var err error
+	for i, l := range logs {
+		if fs[i].At, fs[i].Behind, err = l.floor(); err != nil {
 			return err
 		}
+	}
+	if err := s.saveSegments(ctx); err != nil {
+		s.Log.Error("list of the spool's files not saved, so nothing is acknowledged to the source", "error", err)
+		return nil
+	}
+	for i, l := range logs {
+		floor := fs[i].At
 		if !l.unsaved && maps.Equal(floor, l.saved) {
 			continue
 		}
-		if err := s.writeFloor(ctx, l, floor); err != nil {
+		if err := s.writeFloor(ctx, l, floor, fs[i].Behind); err != nil {
 			return err
 		}
 	}
@@ -101,9 +122,9 @@ func (s *session) saveFloor(ctx context.Context) error {
 
 // writeFloor makes a log's floor durable in the sink, then in the state with the checkpoints that the sink holds, and
 // then acknowledges it. Without the state nothing is acknowledged, and the mirror goes on.
-func (s *session) writeFloor(ctx context.Context, l *logReader, floor connector.Positions) error {
+func (s *session) writeFloor(ctx context.Context, l *logReader, floor connector.Positions, behind map[schema.ID][]lane.Run) error {
 	checkpoints, changed := s.checkpoints()
-	text, err := json.Marshal(floorRecord{Format: floorFormat, At: floor, Time: time.Now().UTC()})
+	text, err := json.Marshal(floorRecord{Format: floorFormat, At: floor, Time: time.Now().UTC(), Behind: behind})
 	if err != nil {
 		return err
 	}
@@ -155,26 +176,77 @@ func (s *session) checkpoints() (byID map[schema.ID]string, byTable map[*table]s
 	return byID, byTable
 }
 
-// floor returns the position up to which every table is durable in the sink.
-func (l *logReader) floor() (connector.Positions, error) {
+// floor returns the position up to which every table is durable in the sink, or in the spool if that is relied on, but
+// never one before that of the last floor; and what the spool holds of the tables of which the sink lacks something.
+func (l *logReader) floor() (connector.Positions, map[schema.ID][]lane.Run, error) {
 	last := l.last.Load().UpTo // before the looks into the lanes: what they get later is beyond it
 	floor := maps.Clone(last)
+	safe := map[*table]connector.Positions{}
 	for _, t := range l.added() {
-		for part, safe := range l.safe(t, last) {
-			at, ok := floor[part]
-			if !ok {
-				continue
-			}
-			order, err := l.s.source.Compare(safe, at)
-			if err != nil {
-				return nil, err
-			}
-			if order < 0 {
-				floor[part] = safe
+		safe[t] = l.safe(t, last)
+		durable := safe[t]
+		if l.relied {
+			var err error
+			if durable, err = l.larger(durable, t.lane.Durable(last)); err != nil {
+				return nil, nil, err
 			}
 		}
+		if err := l.lower(floor, durable); err != nil {
+			return nil, nil, err
+		}
 	}
-	return floor, nil
+	floor, err := l.larger(floor, l.saved) // what the spool held then it holds now, or the sink
+	if err != nil {
+		return nil, nil, err
+	}
+	behind := map[schema.ID][]lane.Run{}
+	for t, at := range safe {
+		has, err := l.s.reached(at, floor)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !has && l.s.spool != nil {
+			behind[t.id] = t.lane.Ends()
+		}
+	}
+	return floor, behind, nil
+}
+
+// lower moves floor back to where to is before it.
+func (l *logReader) lower(floor, to connector.Positions) error {
+	for part, p := range to {
+		at, ok := floor[part]
+		if !ok {
+			continue
+		}
+		order, err := l.s.source.Compare(p, at)
+		if err != nil {
+			return err
+		}
+		if order < 0 {
+			floor[part] = p
+		}
+	}
+	return nil
+}
+
+// larger returns for each part of a the larger of the two positions.
+func (l *logReader) larger(a, b connector.Positions) (connector.Positions, error) {
+	out := maps.Clone(a)
+	for part, at := range a {
+		p, ok := b[part]
+		if !ok {
+			continue
+		}
+		order, err := l.s.source.Compare(p, at)
+		if err != nil {
+			return nil, err
+		}
+		if order > 0 {
+			out[part] = p
+		}
+	}
+	return out, nil
 }
 
 // safe returns the position up to which the log may go as far as t needs it.

@@ -93,6 +93,9 @@ func (s *session) join(ctx context.Context, t *table) error {
 // copyTable is the join: the lane opens; then the snapshot is taken, which waits for all who wrote before; then the rows
 // are copied; then they are put in place together with the checkpoint, and the lane is applied behind them.
 func (s *session) copyTable(ctx context.Context, t *table) error {
+	t.mu.Lock()
+	t.overrun, t.landing = false, false
+	t.mu.Unlock()
 	t.setPhase(Copying, "", "")
 	from, err := t.log.join(ctx, t)
 	if err != nil {
@@ -115,6 +118,9 @@ func (s *session) copyTable(ctx context.Context, t *table) error {
 		return err
 	}
 	if err := s.copyChunks(ctx, t, snap); err != nil {
+		return err
+	}
+	if err := t.land(); err != nil {
 		return err
 	}
 	at.Ready = true

@@ -25,6 +25,8 @@ type Store interface {
 	SaveTables(ctx context.Context, tables ...state.Table) error
 	Floor(ctx context.Context) (string, error)
 	SaveFloor(ctx context.Context, floor string, checkpoints map[schema.ID]string) error
+	Segments(ctx context.Context) ([]state.Segment, error)
+	SaveSegments(ctx context.Context, segments []state.Segment) error
 	SaveProgress(ctx context.Context, run state.Run, tables map[schema.ID]state.Progress) error
 	AddEvent(ctx context.Context, e state.Event) error
 }
@@ -43,7 +45,8 @@ type Options struct {
 	Store  Store
 	Select func(t *schema.Table) (Settings, bool) // whether and how a table is mirrored
 	Limits Limits
-	Once   bool // end when each table has passed the end of the log as it was when its copy was done, or at the start
+	Spool  string // folder where lanes go beyond memory; "": nowhere, the reader waits
+	Once   bool   // end when each table has passed the end of the log as it was when its copy was done, or at the start
 
 	FollowNew   bool // tables found later that Select takes are mirrored too
 	ResyncOnGap bool // copy all tables anew when the log lacks what is needed; else stop and say so
@@ -60,7 +63,14 @@ type Limits struct {
 	Appliers      int           // batches written at once
 	BatchRows     int           // row messages a batch, about
 	BatchBytes    int64         // bytes of frames a batch, about
-	LaneBytes     int64         // bytes of frames in all lanes; beyond it the reader waits
+	LaneBytes     int64         // bytes of frames in memory, over all lanes; beyond it they go to the spool
+	LaneMemory    int64         // likewise of one lane
+	SpoolBytes    int64         // bytes of the spool
+	SpoolTable    int64         // bytes of one table there; 0: no limit of its own
+	SpoolFree     int64         // bytes of the disk that the spool leaves free, or 5 % of it if that is less
+	SpoolSync     time.Duration // how often the spool is forced to disk while it counts as durable
+	DurableBytes  int64         // log retained at the source beyond which the spool counts as durable; 0: always
+	DurableAge    time.Duration // or its age; 0: always
 	TableFailures int           // faults of a table in a row before it pauses
 	RetryPaused   time.Duration // after which a table paused by a fault is tried again; 0: not by itself
 	DiscoverEvery time.Duration // 0: only at the start
@@ -74,6 +84,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		CopyWorkers: 4, ChunkRows: 100_000, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, LaneBytes: 32 << 20,
+		LaneMemory: 4 << 20, SpoolBytes: 10 << 30, SpoolFree: 1 << 30, SpoolSync: time.Second, DurableBytes: 1 << 30, DurableAge: 10 * time.Minute,
 		TableFailures: 3, RetryPaused: 5 * time.Minute, DiscoverEvery: 5 * time.Minute, FloorEvery: 5 * time.Second,
 		DrainFor: 30 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 30 * time.Second,
 	}

@@ -27,6 +27,7 @@ type world struct {
 	db    *connectortest.Database
 	sink  *connectortest.Store
 	store *state.Store
+	spool string
 	// Faults of the next run.
 	faults *connectortest.Faults
 	change func(*Options)
@@ -38,14 +39,14 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	return &world{t: t, db: connectortest.NewDatabase(), sink: connectortest.NewStore(), store: store, faults: &connectortest.Faults{}}
+	return &world{t: t, db: connectortest.NewDatabase(), sink: connectortest.NewStore(), store: store, spool: t.TempDir(), faults: &connectortest.Faults{}}
 }
 
 // options are those of a run in the world as it is.
 func (w *world) options(once bool) Options {
 	alloc := memory.NewGoAllocator()
 	o := Options{
-		Mirror: "shop", Once: once, FollowNew: true, Store: w.store, Alloc: alloc, Limits: DefaultLimits(),
+		Mirror: "shop", Once: once, FollowNew: true, Store: w.store, Spool: w.spool, Alloc: alloc, Limits: DefaultLimits(),
 		Log: slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Source: func(context.Context, string) (connector.Source, error) {
 			return connectortest.NewMemorySource(w.db, w.faults), nil
@@ -57,7 +58,7 @@ func (w *world) options(once bool) Options {
 			return Settings{Destination: t.Name, History: t.Name.Schema == "history"}, true
 		},
 	}
-	o.Limits.FloorEvery = 10 * time.Millisecond
+	o.Limits.FloorEvery, o.Limits.SpoolSync = 10*time.Millisecond, 10*time.Millisecond
 	o.Limits.DiscoverEvery = 20 * time.Millisecond
 	o.Limits.BatchRows = 5
 	o.Limits.BackoffMin = time.Millisecond

@@ -53,9 +53,14 @@ func TestNothingIsLostOrDoubledUnderRandomFaults(t *testing.T) {
 func TestNothingIsLostOrDoubledByACrashAtAnyStep(t *testing.T) {
 	const seed = 7
 	var steps int
-	synctest.Test(t, func(t *testing.T) {
+	spilling := func(t *testing.T) *model {
 		m := newModel(t, seed)
 		m.calm = true
+		m.limits.LaneMemory, m.limits.LaneBytes, m.limits.DurableBytes = 300, 1000, 0
+		return m
+	}
+	synctest.Test(t, func(t *testing.T) {
+		m := spilling(t)
 		m.runAndCrash(0)
 		steps = m.faults.Steps()
 		m.finish()
@@ -64,8 +69,7 @@ func TestNothingIsLostOrDoubledByACrashAtAnyStep(t *testing.T) {
 	for step := 1; step <= steps; step++ {
 		t.Run(fmt.Sprintf("step=%d", step), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := newModel(t, seed)
-				m.calm = true
+				m := spilling(t)
 				m.runAndCrash(step)
 				m.finish()
 			})
@@ -82,6 +86,8 @@ type model struct {
 	state  *modelState
 	faults *connectortest.Faults // of the process that runs
 	calm   bool                  // no faults but the crash
+	spool  string                // its folder
+	limits Limits                // of all its processes
 	keyed  []schema.Name
 	append []schema.Name // history tables
 
@@ -91,13 +97,15 @@ type model struct {
 	budget int           // actions of the writers that are left in this run
 	spent  chan struct{} // closed when there are none left
 	writes int
+	broken schema.Name // the table whose rows the sink refuses now; zero: none
 }
 
 func newModel(t *testing.T, seed uint64) *model {
 	m := &model{
 		t: t, db: connectortest.NewDatabase(), sink: connectortest.NewStore(), state: &modelState{tables: map[schema.ID]state.Table{}},
-		rng: rand.New(rand.NewPCG(seed, 1)),
+		rng: rand.New(rand.NewPCG(seed, 1)), spool: t.TempDir(),
 	}
+	m.setLimits()
 	m.db.PieceRows, m.db.RunCommits, m.db.BatchRows = 1+m.rng.IntN(4), 1+m.rng.IntN(4), 1+m.rng.IntN(3)
 	m.db.FromAck = m.rng.IntN(2) == 0
 	m.db.OnWait = func(_ schema.Name, holders []*connectortest.Txn) { m.endOneOf(holders) }
@@ -188,7 +196,7 @@ func (m *model) finish() {
 		return
 	}
 	m.mu.Lock()
-	m.budget = 0
+	m.budget, m.calm, m.broken = 0, true, schema.Name{}
 	for _, tx := range m.open {
 		end(tx)
 	}
@@ -198,6 +206,11 @@ func (m *model) finish() {
 	summary, err := Run(m.t.Context(), m.options(true))
 	if err != nil || !summary.InOrder() {
 		m.t.Fatalf("the last run: %v, %+v", err, summary)
+	}
+	for _, e := range m.state.events {
+		if strings.Contains(e.Text, "spool") {
+			m.t.Errorf("the spool is in order, and yet: %s %s: %s", e.Table, e.Kind, e.Text)
+		}
 	}
 	for _, name := range m.keyed {
 		if err := m.equal(name); err != nil {
@@ -211,22 +224,33 @@ func (m *model) finish() {
 	}
 }
 
+// setLimits chooses how much stays in memory, and whether the spool counts as durable.
+func (m *model) setLimits() {
+	m.limits = DefaultLimits()
+	m.limits.FloorEvery, m.limits.DiscoverEvery, m.limits.SpoolSync = 10*time.Millisecond, 7*time.Millisecond, 13*time.Millisecond
+	m.limits.BackoffMin, m.limits.RetryPaused = time.Millisecond, 50*time.Millisecond
+	if m.rng.IntN(2) == 0 {
+		m.limits.LaneMemory, m.limits.LaneBytes = int64(m.rng.IntN(3)*300), 1000
+	}
+	if m.rng.IntN(2) == 0 {
+		m.limits.DurableBytes = 0
+	}
+}
+
 // options are those of one process.
 func (m *model) options(once bool) Options {
-	limits := DefaultLimits()
-	limits.FloorEvery, limits.DiscoverEvery = 10*time.Millisecond, 7*time.Millisecond
+	limits := m.limits
 	limits.BatchRows, limits.ChunkRows = 1+m.rng.IntN(8), int64(1+m.rng.IntN(4))
-	limits.BackoffMin, limits.RetryPaused = time.Millisecond, 50*time.Millisecond
 	faults := m.faults
 	return Options{
-		Mirror: "model", Once: once, FollowNew: true, Alloc: memory.NewGoAllocator(), Limits: limits,
+		Mirror: "model", Once: once, FollowNew: true, Alloc: memory.NewGoAllocator(), Limits: limits, Spool: m.spool,
 		Store: &modelProcess{modelState: m.state, faults: faults},
 		Log:   slog.New(slog.NewTextHandler(m.t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
 		Source: func(context.Context, string) (connector.Source, error) {
 			return connectortest.NewMemorySource(m.db, faults), nil
 		},
 		Sink: func(context.Context, string) (connector.Sink, error) {
-			return connectortest.NewMemorySink(m.sink, faults), nil
+			return &modelSink{connectortest.NewMemorySink(m.sink, faults), m}, nil
 		},
 		Select: func(t *schema.Table) (Settings, bool) {
 			return Settings{Destination: t.Name, History: t.Name.Schema == "history"}, true
@@ -245,6 +269,9 @@ func (m *model) moveOn() time.Duration {
 	defer m.mu.Unlock()
 	for m.budget > 0 && m.rng.IntN(3) == 0 {
 		m.act()
+		if !m.calm && m.rng.IntN(20) == 0 {
+			m.broken = append(slices.Clone(m.keyed), m.append[0], schema.Name{}, schema.Name{})[m.rng.IntN(5)]
+		}
 		if m.budget--; m.budget == 0 {
 			close(m.spent)
 		}
@@ -458,12 +485,31 @@ func (m *model) replay(name schema.Name, changes []connectortest.LoggedChange) [
 	return slices.Collect(maps.Values(rows))
 }
 
+// modelSink refuses the rows of one table at times, so that it pauses while the others go on.
+type modelSink struct {
+	connector.Sink
+	model *model
+}
+
+func (s *modelSink) Begin(ctx context.Context) (connector.Tx, error) {
+	tx, err := s.Sink.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	return refusingTx{tx, s.model.broken}, nil
+}
+
 // modelState is a Store in memory; it outlives the process.
 type modelState struct {
 	mu     sync.Mutex
 	id     string
 	floor  string
 	tables map[schema.ID]state.Table
+
+	segments []state.Segment
+	events   []state.Event
 }
 
 // modelProcess is the Store as one process sees it: its calls are steps, and fail after the crash.
@@ -524,4 +570,15 @@ func (s *modelProcess) SaveProgress(context.Context, state.Run, map[schema.ID]st
 	return nil
 }
 
-func (s *modelProcess) AddEvent(context.Context, state.Event) error { return s.do(func() {}) }
+func (s *modelProcess) Segments(context.Context) (segs []state.Segment, err error) {
+	err = s.do(func() { segs = slices.Clone(s.segments) })
+	return segs, err
+}
+
+func (s *modelProcess) SaveSegments(_ context.Context, segs []state.Segment) error {
+	return s.do(func() { s.segments = slices.Clone(segs) })
+}
+
+func (s *modelProcess) AddEvent(_ context.Context, e state.Event) error {
+	return s.do(func() { s.events = append(s.events, e) })
+}

@@ -135,7 +135,7 @@ func (t *table) told(p state.Progress) {
 func (t *table) progress() state.Progress {
 	return state.Progress{
 		RowsCopied: t.total.copied, ChangesApplied: t.total.before + t.total.changes, BehindSince: t.behind.since,
-		BehindBytes: t.behind.bytes, LaneBytes: t.lane.Bytes(), Failures: t.failures, LastError: t.lastErr,
+		BehindBytes: t.behind.bytes, LaneBytes: t.lane.Bytes() + t.lane.SpoolBytes(), Failures: t.failures, LastError: t.lastErr,
 	}
 }
 

@@ -23,10 +23,12 @@ type logReader struct {
 	fresh  bool                // the log begins with this session
 	// sinkBehind: the floor in the sink is before the one in the state.
 	sinkBehind bool
+	spooled    map[schema.ID][]lane.Run           // what the spool held, as the floor in the sink says, of tables behind that floor
 	last       atomic.Pointer[connector.Progress] // the newest
 	received   atomic.Int64                       // when that came, by this machine's clock; 0: nothing has come yet
 	saved      connector.Positions                // the floor that was acknowledged last, at first the start; keepFloor's own
 	unsaved    bool                               // the sink or the state holds another floor; keepFloor's own
+	relied     bool                               // what the spool holds counts for the floor; keepFloor's own
 	head       connector.Positions                // the log's end, when first asked for in this session
 
 	mu     sync.Mutex
@@ -43,9 +45,9 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 	if err != nil {
 		return nil, err
 	}
-	l := &logReader{s: s, name: name, tables: map[schema.ID]*table{}}
+	l := &logReader{s: s, name: name, spooled: inSink.Behind, tables: map[schema.ID]*table{}}
 	if !s.fresh {
-		if err := l.findStart(inSink, stateFloors[name]); err != nil {
+		if err := l.findStart(inSink.At, stateFloors[name]); err != nil {
 			return nil, err
 		}
 	}
@@ -63,7 +65,7 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 	l.saved = l.start
 	l.last.Store(&connector.Progress{UpTo: l.start, Time: time.Now()})
 	if l.fresh {
-		if err := s.writeFloor(ctx, l, l.start); err != nil {
+		if err := s.writeFloor(ctx, l, l.start, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -112,7 +114,11 @@ func (l *logReader) join(ctx context.Context, t *table) (connector.Positions, er
 	l.mu.Lock()
 	l.tables[t.id] = t
 	l.mu.Unlock()
-	return l.stream.Add(ctx, t.planned.table)
+	from, err := l.stream.Add(ctx, t.planned.table)
+	t.mu.Lock()
+	t.joined = err == nil
+	t.mu.Unlock()
+	return from, err
 }
 
 // forget closes the lane of a table that needs nothing of the log: it is gone, or its copy begins anew in any case.
@@ -120,6 +126,9 @@ func (l *logReader) forget(t *table) {
 	l.mu.Lock()
 	delete(l.tables, t.id)
 	l.mu.Unlock()
+	t.mu.Lock()
+	t.joined = false
+	t.mu.Unlock()
 	t.lane.Discard()
 }
 
@@ -146,11 +155,14 @@ func (l *logReader) added() []*table {
 	return ts
 }
 
-// run reads until ctx ends or the log fails. It waits while the lanes are full: the log at the source is the buffer.
+// run reads until ctx ends or the log fails. It waits while the lanes are full, in memory and on disk: then the log at the
+// source is the buffer.
 func (l *logReader) run(ctx context.Context) error {
 	for {
-		if err := l.s.budget.Wait(ctx); err != nil {
-			return err
+		if l.s.spool == nil {
+			if err := l.s.budget.Wait(ctx); err != nil {
+				return err
+			}
 		}
 		event, err := l.stream.Next(ctx)
 		if err != nil {
@@ -158,27 +170,31 @@ func (l *logReader) run(ctx context.Context) error {
 		}
 		switch e := event.(type) {
 		case *connector.Frames:
-			l.append(e.Table.ID, lane.Item{Frames: e})
+			err = l.append(ctx, e.Table.ID, lane.Item{Frames: e})
 		case *connector.SchemaChange:
-			l.append(e.Table.ID, lane.Item{Change: e})
+			err = l.append(ctx, e.Table.ID, lane.Item{Change: e})
 		case *connector.Progress:
-			if err := l.progress(e); err != nil {
-				return err
-			}
+			err = l.progress(e)
 		default:
-			return fmt.Errorf("stream delivered an event of type %T", event)
+			err = fmt.Errorf("stream delivered an event of type %T", event)
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
 
-func (l *logReader) append(id schema.ID, it lane.Item) {
+func (l *logReader) append(ctx context.Context, id schema.ID, it lane.Item) error {
 	t := l.table(id)
 	if t == nil {
-		return // dropped a moment ago
+		return nil // dropped a moment ago
 	}
 	it.Before = l.last.Load().UpTo
-	t.lane.Append(it)
+	if err := l.s.putIn(ctx, t, it); err != nil {
+		return err
+	}
 	l.s.wake(t)
+	return nil
 }
 
 // progress moves the reader's position. A log that is read again from before the floor brings older ones first.
@@ -250,16 +266,18 @@ func (s *session) discoverOnce(ctx context.Context) (settled bool, err error) {
 		}
 	}
 	for _, t := range s.allTables() {
-		s.recheck(t, present[t.id])
+		if err := s.recheck(ctx, t, present[t.id]); err != nil {
+			return false, err
+		}
 	}
 	return s.welcome(ctx, newcomers, present)
 }
 
 // recheck compares a table with what discovery found of it now; nil: it is gone. What changed goes through the lane, so
 // that it is acted on behind the changes that came before it.
-func (s *session) recheck(t *table, now *schema.Table) {
+func (s *session) recheck(ctx context.Context, t *table, now *schema.Table) error {
 	if !t.inPhase(CatchingUp, Streaming) {
-		return
+		return nil
 	}
 	t.mu.Lock()
 	was := t.planned.table
@@ -270,9 +288,9 @@ func (s *session) recheck(t *table, now *schema.Table) {
 		gone.Refused = "it was dropped at the source"
 		now = &gone
 	case now.Refused == "" && (now.Version <= was.Version || fingerprintOf(now) == fingerprintOf(was)):
-		return
+		return nil
 	}
-	t.log.append(t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
+	return t.log.append(ctx, t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
 }
 
 // welcome takes in tables that were found since the session began. One whose destination is that of a table that is gone
@@ -304,6 +322,8 @@ func (s *session) takeIn(ctx context.Context, p planned) error {
 		t.phase, t.reason = Refused, p.refused
 	} else if t.log = s.logs[p.table.Log]; t.log == nil {
 		return errRetry // a log of its own: the next session opens it
+	} else if err := s.emptyLane(t); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	s.tables[t.id] = t

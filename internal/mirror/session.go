@@ -32,7 +32,9 @@ type session struct {
 	ready  *queue              // tables with changes to apply, the longest waiting first
 	joins  *queue              // tables to copy
 
-	floorErr error // keepFloor's, set before it ends
+	spool    *lane.Spool     // nil: lanes stay in memory
+	listed   []state.Segment // of the spool, as the state has them; keepFloor's own
+	floorErr error           // keepFloor's, set before it ends
 
 	clockAhead time.Duration // the source's clock, less this machine's; saveProgress's own
 
@@ -72,7 +74,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.place(ctx, ps, claim.Entries)
+	return s.place(ctx, ps, claim)
 }
 
 // followed leaves out the tables that came while the mirror ran, if those are not wanted.
@@ -109,7 +111,8 @@ func (s *session) claim(ctx context.Context) (*connector.Claim, error) {
 }
 
 // place opens the logs and decides for each table whether it goes on, is copied or stays where it is.
-func (s *session) place(ctx context.Context, ps []planned, entries map[string]string) error {
+func (s *session) place(ctx context.Context, ps []planned, claim *connector.Claim) error {
+	entries := claim.Entries
 	records, err := s.Store.Tables(ctx)
 	if err != nil {
 		return err
@@ -123,6 +126,9 @@ func (s *session) place(ctx context.Context, ps []planned, entries map[string]st
 		return err
 	}
 	if err := s.retireEntries(ctx, ps, entries); err != nil {
+		return err
+	}
+	if err := s.openSpool(ctx, claim.ID); err != nil {
 		return err
 	}
 	chunks := map[schema.ID][]string{}
@@ -147,6 +153,7 @@ func (s *session) place(ctx context.Context, ps []planned, entries map[string]st
 			return err
 		}
 	}
+	s.forgetUnopened()
 	s.noteDropped(ctx, records)
 	s.fresh = false
 	s.saveRecords(ctx)
@@ -194,8 +201,17 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		return err
 	}
 	do, why, err := reconcile(e, s.source.Compare)
+	if err == nil && do != recopy {
+		if why2, err2 := s.openLane(t, e.entry); err2 != nil || why2 != "" {
+			do, why, err = recopy, why2, err2
+		}
+	}
 	if err == nil && do == resume {
-		t.apply, err = apply.NewTable(t.planned.target, *e.entry, t.log.start, s.source, s.sink, s.Alloc)
+		start := t.log.start
+		if t.lane.SpoolBytes() > 0 {
+			start = nil // what the spool holds goes on from the checkpoint; the lane knows whom it must meet behind that
+		}
+		t.apply, err = apply.NewTable(t.planned.target, *e.entry, start, s.source, s.sink, s.Alloc)
 	}
 	if connector.KindOf(err) == connector.Gap { // of this table's positions: the others may go on
 		do, why, err = recopy, err.Error(), nil
@@ -210,10 +226,12 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	switch do {
 	case refuse:
 		t.setPhase(Paused, why, "undo the change; or run once without the table and then with it again, and it is copied anew")
-		t.log.hold(t)
-		t.saved = saved.Checkpoint
-		return nil
+		t.saved, t.stands = saved.Checkpoint, e.entry
+		return s.keepChanges(ctx, t)
 	case recopy:
+		if err := s.emptyLane(t); err != nil {
+			return err
+		}
 		if e.entry != nil && e.entry.Ready {
 			e.entry.Ready = false
 			if err := s.commit(ctx, map[string]string{apply.Key(t.id): e.entry.String()}); err != nil {
@@ -234,6 +252,21 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	}
 	t.setPhase(CatchingUp, "", "")
 	return s.goOn(ctx, t)
+}
+
+// keepChanges has the changes of a table put into its lane that is not to be applied now. Where that cannot be the log
+// keeps them.
+func (s *session) keepChanges(ctx context.Context, t *table) error {
+	if s.spool == nil {
+		t.log.hold(t)
+		return nil
+	}
+	_, err := t.log.join(ctx, t)
+	if kind := connector.KindOf(err); kind == connector.TableFault || kind == connector.Setup {
+		t.log.hold(t)
+		return nil
+	}
+	return err
 }
 
 // goOn opens the lane of a table that goes on from its checkpoint. A table that had been taken out of the stream has lost
@@ -312,6 +345,9 @@ func (s *session) run(ctx context.Context) error {
 	read.Go(func() error { return s.discover(reading) })
 	read.Go(func() error { return s.watch(reading) })
 	read.Go(func() error { return s.keepFloor(reading) })
+	if s.spool != nil {
+		read.Go(func() error { return spoolError(s.spool.Run(reading)) })
+	}
 	read.Go(func() error { return s.keepProgress(reading) })
 	err := read.Wait()
 
@@ -324,6 +360,11 @@ func (s *session) run(ctx context.Context) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Limits.DrainFor)
 	defer cancel()
 	s.saveRecords(last)
+	if s.spool != nil {
+		if err := s.spool.Sync(); err != nil {
+			return spoolError(err)
+		}
+	}
 	s.saveProgress(last)
 	if floorErr := s.saveFloor(last); floorErr != nil {
 		return floorErr
@@ -373,6 +414,9 @@ func (s *session) close() error {
 		if l.stream != nil {
 			errs = append(errs, l.stream.Close())
 		}
+	}
+	if s.spool != nil {
+		errs = append(errs, s.spool.Close())
 	}
 	if s.source != nil {
 		errs = append(errs, s.source.Close())
@@ -428,8 +472,11 @@ func (s *session) watch(ctx context.Context) error {
 				unfinished++
 			case s.Once || !t.due():
 			case t.takeUp():
-				s.joins.push(t)
-				copying++
+				if t.inPhase(Pending) {
+					s.joins.push(t)
+					copying++
+				}
+				s.wake(t)
 			default:
 				rereading++
 			}
@@ -480,13 +527,18 @@ func (s *session) reached(at, goal connector.Positions) (bool, error) {
 	return true, nil
 }
 
-// pause stops a table. If its rows are in place its changes stay in the log, which is read again from where the table
-// stands when it goes on; else it needs nothing of the log.
+// pause stops a table. If its rows are in place its lane goes on taking changes in; where there is no spool for them, or
+// the stream does not deliver them, the log is read again from where the table stands when it goes on. A table without
+// its rows in place needs nothing of the log.
 func (s *session) pause(ctx context.Context, t *table, cause error) error {
-	if t.inPlace() {
-		t.lane.Hold(t.log.last.Load().UpTo)
-	} else {
+	t.mu.Lock()
+	inPlace, delivered := t.apply != nil, t.joined
+	t.mu.Unlock()
+	switch {
+	case !inPlace:
 		t.log.forget(t)
+	case s.spool == nil || !delivered:
+		t.lane.Hold(t.log.last.Load().UpTo)
 	}
 	t.pause(cause, s.Limits.RetryPaused)
 	s.Log.Error("table is paused", "table", t.name().String(), "error", cause)

@@ -45,6 +45,10 @@ type table struct {
 	chunks   []string            // keys of the entries of the last copy's chunks that are in the sink
 	apply    *apply.Table        // from Ready on
 	goal     connector.Positions // streaming once the log has passed it
+	joined   bool                // the stream delivers its changes
+	stands   *apply.Checkpoint   // of a table that is not to go on now though it could, under other settings
+	overrun  bool                // its changes since the copy began could not be kept
+	landing  bool                // its copy is complete
 	meeting  bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
 	queued   bool                // in the appliers' queue, or with an applier
 	failures int                 // faults in a row
@@ -131,15 +135,19 @@ func (t *table) due() bool {
 	return t.phase == Paused && !t.retryAt.IsZero() && time.Now().After(t.retryAt)
 }
 
-// takeUp makes a table Pending again whose rows are not in place. It returns false for one that needs the log from where
-// it stands.
+// takeUp makes a paused table Pending again if its rows are not in place, else CatchingUp. It returns false for one whose
+// changes are not in its lane: the log must be read again from where it stands.
 func (t *table) takeUp() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	to := Pending
 	if t.apply != nil {
-		return false
+		if !t.joined || t.lane.Held() {
+			return false
+		}
+		to = CatchingUp
 	}
-	t.phase, t.reason, t.remedy, t.since = Pending, "", "", time.Now()
+	t.phase, t.reason, t.remedy, t.since = to, "", "", time.Now()
 	t.retryAt, t.failures = time.Time{}, 0
 	return true
 }

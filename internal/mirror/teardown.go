@@ -5,10 +5,11 @@ import (
 	"errors"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/lane"
 	"github.com/sluicehq/sluice/schema"
 )
 
-// TearDown removes what a mirror has made at the source, and then what the sink keeps of it. It returns the destinations,
+// TearDown removes what a mirror has made at the source, its spool, and then what the sink keeps of it. It returns the destinations,
 // which stay. The sink is claimed, so that a run on another machine ends; the caller holds the state, and removes it when
 // all is done: it tells which mirror's things these are. It may be repeated.
 func TearDown(ctx context.Context, o Options) ([]schema.Name, error) {
@@ -30,6 +31,9 @@ func TearDown(ctx context.Context, o Options) ([]schema.Name, error) {
 		return nil, err
 	}
 	err = removeSource(ctx, o, claim.ID)
+	if err == nil && o.Spool != "" {
+		err = lane.RemoveSpool(o.Spool, claim.ID)
+	}
 	if err == nil || claim.New { // what the claim has just made is of no use to anybody
 		err = errors.Join(err, remove(ctx, sink))
 	}

@@ -57,6 +57,13 @@ CREATE TABLE mirrored_table (
 	last_error         TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE segment (
+	table_id TEXT NOT NULL,
+	number   INTEGER NOT NULL,
+	size     INTEGER NOT NULL,
+	PRIMARY KEY (table_id, number)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE event (
 	number INTEGER PRIMARY KEY AUTOINCREMENT,
 	at     INTEGER NOT NULL,

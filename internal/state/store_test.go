@@ -82,6 +82,8 @@ func fill(t *testing.T, s *Store) {
 		s.SetMirrorID(ctx, "m-1"),
 		s.SaveTables(ctx, sampleTables()...),
 		s.SaveFloor(ctx, "floor 1", map[schema.ID]string{"2": "cp 2"}),
+		s.SaveSegments(ctx, []Segment{{Table: "9", Number: 1, Size: 1}}),
+		s.SaveSegments(ctx, sampleSegments),
 		s.SaveProgress(ctx, Run{Saved: at.Add(time.Hour), ClockAhead: -time.Second}, map[schema.ID]Progress{"2": {RowsCopied: 5}}),
 		s.AddEvent(ctx, Event{At: at, Kind: "started", Text: "version 1"}),
 		s.AddEvent(ctx, Event{At: at, Table: schema.Name{Schema: "public", Table: "b"}, Kind: "phase", Text: "streaming"}),
@@ -91,11 +93,14 @@ func fill(t *testing.T, s *Store) {
 	}
 }
 
+var sampleSegments = []Segment{{Table: "1", Number: 7, Size: 64 << 20}, {Table: "1", Number: 8, Size: 12}, {Table: "2", Number: 1, Size: 9}}
+
 // content is everything that a Store holds, in one comparable value.
 type content struct {
 	ID, Floor string
 	Run       Run
 	Tables    []Table
+	Segments  []Segment
 	Events    []Event
 }
 
@@ -107,10 +112,11 @@ func read(t *testing.T, s *Store) content {
 	run, err3 := s.Run(ctx)
 	tables, err4 := s.Tables(ctx)
 	events, err5 := s.Events(ctx, maxEvents)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	segments, err6 := s.Segments(ctx)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
 		t.Fatal(err)
 	}
-	return content{id, floor, run, tables, events}
+	return content{id, floor, run, tables, segments, events}
 }
 
 func filled() content {
@@ -118,7 +124,7 @@ func filled() content {
 	tables[1].Checkpoint, tables[1].RowsCopied = "cp 2", 5
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	run := Run{Saved: at.Add(time.Hour), ClockAhead: -time.Second}
-	return content{"m-1", "floor 1", run, tables, []Event{
+	return content{"m-1", "floor 1", run, tables, sampleSegments, []Event{
 		{At: at, Kind: "started", Text: "version 1"},
 		{At: at, Table: schema.Name{Schema: "public", Table: "b"}, Kind: "phase", Text: "streaming"},
 	}}

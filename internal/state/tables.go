@@ -200,6 +200,45 @@ func saveTable(conn *sqlite.Conn, t *Table) error {
 		}})
 }
 
+// Segment is a file of the spool with changes of a table: Size bytes of it are on disk for certain.
+type Segment struct {
+	Table  schema.ID
+	Number int
+	Size   int64
+}
+
+// Segments returns what SaveSegments kept last.
+func (s *Store) Segments(ctx context.Context) ([]Segment, error) {
+	var segments []Segment
+	err := s.do(ctx, "read the list of the spool's files", func(conn *sqlite.Conn) error {
+		return sqlitex.Execute(conn, "SELECT * FROM segment ORDER BY table_id, number",
+			&sqlitex.ExecOptions{ResultFunc: func(r *sqlite.Stmt) error {
+				segments = append(segments, Segment{
+					Table: schema.ID(r.GetText("table_id")), Number: int(r.GetInt64("number")), Size: r.GetInt64("size"),
+				})
+				return nil
+			}})
+	})
+	return segments, err
+}
+
+// SaveSegments keeps these files in place of all that were kept.
+func (s *Store) SaveSegments(ctx context.Context, segments []Segment) error {
+	return s.write(ctx, "save the list of the spool's files", func(conn *sqlite.Conn) error {
+		if err := sqlitex.Execute(conn, "DELETE FROM segment", nil); err != nil {
+			return err
+		}
+		for _, seg := range segments {
+			err := sqlitex.Execute(conn, "INSERT INTO segment (table_id, number, size) VALUES (?, ?, ?)",
+				&sqlitex.ExecOptions{Args: []any{string(seg.Table), seg.Number, seg.Size}})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // AddEvent appends to the history.
 func (s *Store) AddEvent(ctx context.Context, e Event) error {
 	return s.write(ctx, "save an event", func(conn *sqlite.Conn) error {

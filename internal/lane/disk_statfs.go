@@ -1,0 +1,14 @@
+//go:build linux || darwin || freebsd
+
+package lane
+
+import "golang.org/x/sys/unix"
+
+// diskSpace returns how many bytes the file system of a folder has, and how many of them we may still take.
+func diskSpace(dir string) (free, total int64, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, 0, err
+	}
+	return int64(st.Bavail) * int64(st.Bsize), int64(st.Blocks) * int64(st.Bsize), nil
+}

@@ -1,0 +1,351 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/apply"
+	"github.com/sluicehq/sluice/internal/lane"
+	"github.com/sluicehq/sluice/internal/state"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// fullPause is how long the reader waits for room in the spool before it looks again, if nothing is freed before.
+const fullPause = 200 * time.Millisecond
+
+// openSpool opens the folder where lanes go beyond memory, with what the state knows of it.
+func (s *session) openSpool(ctx context.Context, id string) error {
+	if s.Spool == "" {
+		return nil
+	}
+	var err error
+	if s.listed, err = s.Store.Segments(ctx); err != nil {
+		return err
+	}
+	listed := make([]lane.Segment, len(s.listed))
+	for i, seg := range s.listed {
+		listed[i] = lane.Segment(seg)
+	}
+	limits := lane.Limits{Lane: s.Limits.LaneMemory, Max: s.Limits.SpoolBytes, Table: s.Limits.SpoolTable, Free: s.Limits.SpoolFree, SyncEvery: s.Limits.SpoolSync}
+	s.spool, err = lane.OpenSpool(s.Spool, id, listed, s.budget, limits, s.source.Compare)
+	return spoolError(err)
+}
+
+// spoolError makes what is wrong with the spool as a whole a matter for a person.
+func spoolError(err error) error {
+	if _, classified := errors.AsType[*connector.Error](err); err == nil || classified || ended(err) == nil {
+		return err
+	}
+	return &connector.Error{
+		Kind: connector.Setup, System: "spool", Op: "keep changes on disk", Err: err, Hint: "look at the disk and at who may write to the folder",
+	}
+}
+
+// openLane opens the lane of a table that stands at a checkpoint, with what the spool holds of it. lost says why that is
+// not all that the log's floor relies on; the lane is empty then.
+func (s *session) openLane(t *table, at *apply.Checkpoint) (lost string, err error) {
+	if s.spool == nil {
+		t.lane = lane.New(s.budget)
+		return "", nil
+	}
+	t.lane, err = s.spool.Open(t.id, t.log.start)
+	_, damaged := errors.AsType[*lane.DamagedError](err)
+	switch {
+	case damaged, connector.KindOf(err) == connector.Gap && err != nil:
+		return err.Error(), s.emptyLane(t)
+	case err != nil:
+		return "", spoolError(err)
+	}
+	whole, err := s.holdsAll(t.log.spooled[t.id], at, t.lane.Ends())
+	if err != nil || whole {
+		return "", err
+	}
+	t.lane.Discard()
+	return "the spool does not hold all changes that the source was allowed to forget", s.emptyLane(t)
+}
+
+// emptyLane opens the lane of a table without what the spool may hold of it.
+func (s *session) emptyLane(t *table) (err error) {
+	if s.spool == nil {
+		t.lane = lane.New(s.budget)
+		return nil
+	}
+	s.spool.Forget(t.id)
+	t.lane, err = s.spool.Open(t.id, nil)
+	return spoolError(err)
+}
+
+// holdsAll reports whether each of the runs needed is in the sink, or not beyond one of the ends of the spool.
+func (s *session) holdsAll(needed []lane.Run, at *apply.Checkpoint, ends []lane.Run) (bool, error) {
+	has := append(slices.Clone(ends), lane.Run{Part: at.Part, Position: at.Position, Count: at.Count})
+	for _, n := range needed {
+		found, err := s.anyReaches(has, n)
+		if err == nil && !found && at.Token != "" {
+			last := connector.Commit{Rows: 1, First: n.Count - 1, Part: n.Part, Position: n.Position, Tag: n.Tag, Time: n.Time}
+			found, err = s.source.Contains(at.Token, last)
+		}
+		if err != nil || !found {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// anyReaches reports whether one of the runs ends where n does, or behind it.
+func (s *session) anyReaches(runs []lane.Run, n lane.Run) (bool, error) {
+	for _, r := range runs {
+		if r.Part != n.Part {
+			continue
+		}
+		order, err := s.source.Compare(r.Position, n.Position)
+		if err != nil || order > 0 || order == 0 && r.Count >= n.Count {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// forgetUnopened forgets what the spool holds of tables that are not mirrored now. Their entries say so already.
+func (s *session) forgetUnopened() {
+	if s.spool == nil {
+		return
+	}
+	for _, id := range s.spool.Unopened() {
+		s.spool.Forget(id)
+	}
+}
+
+// saveSegments makes the list of the spool's segments durable, before anything relies on what they hold, and removes
+// those that are not needed any more.
+func (s *session) saveSegments(ctx context.Context) error {
+	if s.spool == nil {
+		return nil
+	}
+	list := s.spool.List()
+	now := make([]state.Segment, len(list.Segments))
+	for i, seg := range list.Segments {
+		now[i] = state.Segment(seg)
+	}
+	if !slices.Equal(now, s.listed) {
+		if err := s.Store.SaveSegments(ctx, now); err != nil {
+			return err
+		}
+		s.listed = now
+	}
+	return s.spool.Saved(list)
+}
+
+// relies reports whether changes in the spool count as durable: so much log is retained at the source, or for so long,
+// that it is better kept by us.
+func (s *session) relies(ctx context.Context, l *logReader) bool {
+	if s.spool == nil {
+		return false
+	}
+	if s.Limits.DurableBytes == 0 || s.Limits.DurableAge == 0 {
+		return true
+	}
+	now, waits := l.last.Load().Time, false
+	for _, t := range l.added() {
+		waits = waits || !t.lane.Empty()
+		if oldest := t.lane.Oldest(); !oldest.IsZero() && now.Sub(oldest) > s.Limits.DurableAge {
+			return true
+		}
+	}
+	retainer, ok := s.source.(connector.Retainer)
+	if !ok || !waits {
+		return false
+	}
+	kept, err := retainer.Retained(ctx, l.name)
+	if err != nil {
+		s.Log.Debug("retained log not known", "error", err)
+	}
+	return kept.Bytes > s.Limits.DurableBytes
+}
+
+// putIn appends to a table's lane. Where there is no room it waits, unless the table that takes the room can be given up
+// for the sake of the others.
+func (s *session) putIn(ctx context.Context, t *table, it lane.Item) error {
+	if s.spool == nil {
+		return t.lane.Append(it)
+	}
+	for said := false; ; {
+		freed := s.spool.Freed()
+		err := t.lane.Append(it)
+		full, isFull := errors.AsType[*lane.FullError](err)
+		switch {
+		case errors.Is(err, lane.ErrDiverged):
+			return &connector.Error{Kind: connector.Gap, System: "spool", Op: "go on behind what it holds", Table: t.name(), Err: err}
+		case !isFull:
+			return spoolError(err)
+		}
+		if given, err := s.giveUpOne(ctx, t, full); err != nil {
+			return err
+		} else if given {
+			continue
+		}
+		if !said {
+			said = true
+			s.Log.Warn("reading waits for room in the spool", "table", t.name().String(), "reason", full.Limit)
+		}
+		select {
+		case <-freed:
+		case <-time.After(fullPause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// giveUpOne detaches the table that takes most of the spool and does not move, if a healthy one would be held back by it.
+func (s *session) giveUpOne(ctx context.Context, t *table, full *lane.FullError) (bool, error) {
+	var most *table
+	healthy := false
+	for _, other := range s.allTables() {
+		if other.lane == nil {
+			continue
+		}
+		stuck := other.inPhase(Paused, Pending, Copying) && other.lane.SpoolBytes() > 0
+		if stuck && (other == t || !full.OneTable) && (most == nil || other.lane.SpoolBytes() > most.lane.SpoolBytes()) {
+			most = other
+		}
+		healthy = healthy || other != t && other.moves()
+	}
+	if most == nil || !healthy && !t.moves() {
+		return false, nil
+	}
+	return s.detach(ctx, most, full)
+}
+
+// moves reports whether changes of a table are being applied.
+func (t *table) moves() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return (t.phase == CatchingUp || t.phase == Streaming) && t.failures == 0
+}
+
+// detach gives up the changes that wait for a table: it needs a new copy. That is durable before they go.
+func (s *session) detach(ctx context.Context, t *table, full *lane.FullError) (bool, error) {
+	why := fmt.Errorf("%d bytes of changes waited for it and the spool is full: %s", t.lane.SpoolBytes(), full.Limit)
+	if t.outrun() { // the copy under way fails when it looks, and is made again or pauses the table
+		t.log.forget(t)
+		s.Log.Warn("table is given up for the others", "table", t.name().String(), "reason", why)
+		return true, nil
+	}
+	if t.forgetWaiting() {
+		return true, nil
+	}
+	if !t.seize() {
+		return false, nil
+	}
+	if err := s.retireEntry(ctx, t); err != nil {
+		return false, s.giveBack(t, err)
+	}
+	t.log.forget(t)
+	t.pause(&connector.Error{
+		Kind: connector.TableFault, System: "spool", Op: "keep changes on disk", Table: t.name(), Err: why,
+		Hint: "it is copied anew; raise spool.max to keep more",
+	}, s.Limits.RetryPaused)
+	s.Log.Error("table is detached and needs a new copy", "table", t.name().String(), "reason", why)
+	s.event(ctx, t.name(), "detached", why.Error())
+	s.saveRecords(ctx, t)
+	return true, s.giveBack(t, nil)
+}
+
+// retireEntry makes it durable that a paused table cannot go on from its entry.
+func (s *session) retireEntry(ctx context.Context, t *table) error {
+	t.mu.Lock()
+	stands := t.stands
+	t.mu.Unlock()
+	if stands == nil {
+		return s.invalidate(ctx, t)
+	}
+	at := *stands
+	at.Ready = false
+	if err := s.commit(ctx, map[string]string{apply.Key(t.id): at.String()}); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.stands = nil
+	t.mu.Unlock()
+	return nil
+}
+
+// forgetWaiting empties the lane of a table that waits for its copy: it needs nothing from before that. It returns false
+// for one that does not.
+func (t *table) forgetWaiting() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.phase != Pending {
+		return false
+	}
+	t.lane.Reset()
+	return true
+}
+
+// outrun marks a table being copied whose changes could not be kept. It returns false for one that is not being copied.
+func (t *table) outrun() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.phase != Copying || t.landing {
+		return false
+	}
+	t.overrun = true
+	return true
+}
+
+// seize takes a paused table from everybody else. giveBack ends that.
+func (t *table) seize() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.phase != Paused || t.queued {
+		return false
+	}
+	t.queued, t.retryAt = true, time.Time{}
+	return true
+}
+
+// land ends a copy, after which outrun does nothing, with an error if changes of the table could not be kept meanwhile.
+func (t *table) land() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.landing = !t.overrun; t.landing {
+		return nil
+	}
+	return &connector.Error{
+		Kind: connector.TableFault, System: "spool", Op: "keep the changes that came during the copy", Table: t.planned.table.Name,
+		Err: errors.New("the spool is full"), Hint: "raise spool.max, or copy the table when it changes less",
+	}
+}
+
+// readLost reacts to a lane that cannot be read back: its table is copied anew.
+func (s *session) readLost(ctx context.Context, t *table, err error) error {
+	if _, damaged := errors.AsType[*lane.DamagedError](err); !damaged {
+		return spoolError(err)
+	}
+	return s.copyAgain(ctx, t, err.Error())
+}
+
+// oldChanged acts on a change of a table's schema that an earlier process read. Its versions were counted differently,
+// so columns alone compare.
+func (s *session) oldChanged(ctx context.Context, t *table, change *connector.SchemaChange) error {
+	if change.Commit.Position != "" {
+		if had, err := t.apply.Has(change.Commit); err != nil || had {
+			return err
+		}
+	}
+	if s.sameColumns(t, change.Table) && change.Table.Refused == "" && !change.Rewrote {
+		return nil
+	}
+	return s.copyAgain(ctx, t, "its columns changed while it was behind")
+}
+
+// sameColumns reports whether a version of a table has the columns under which its rows are stored.
+func (s *session) sameColumns(t *table, v *schema.Table) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return fingerprintOf(v) == fingerprintOf(t.planned.table)
+}

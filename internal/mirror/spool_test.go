@@ -1,0 +1,404 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/connector/connectortest"
+	"github.com/sluicehq/sluice/internal/state"
+	"github.com/sluicehq/sluice/schema"
+)
+
+// spoolWorld is a world in which the spool always counts as durable and the sink refuses the rows of one table while it
+// is told to.
+type spoolWorld struct {
+	*world
+	a, b    schema.Name
+	refused atomic.Bool   // rows of a
+	slow    chan struct{} // writing rows of a takes until it is closed; nil: no time
+	limits  func(*Limits)
+}
+
+func newSpoolWorld(t *testing.T) *spoolWorld {
+	w := &spoolWorld{world: newWorld(t), limits: func(*Limits) {}}
+	w.a, w.b = w.table("public", "a"), w.table("public", "b")
+	w.change = func(o *Options) {
+		o.Limits.DurableBytes, o.Limits.RetryPaused, o.Limits.TableFailures = 0, 0, 1
+		w.limits(&o.Limits)
+		sink := o.Sink
+		o.Sink = func(ctx context.Context, id string) (connector.Sink, error) {
+			s, err := sink(ctx, id)
+			return &switchSink{s, w}, err
+		}
+	}
+	return w
+}
+
+type switchSink struct {
+	connector.Sink
+	world *spoolWorld
+}
+
+func (s *switchSink) Begin(ctx context.Context) (connector.Tx, error) {
+	tx, err := s.Sink.Begin(ctx)
+	switch {
+	case s.world.refused.Load():
+		tx = refusingTx{tx, s.world.a}
+	case s.world.slow != nil:
+		tx = slowTx{tx, s.world}
+	}
+	return tx, err
+}
+
+type slowTx struct {
+	connector.Tx
+	world *spoolWorld
+}
+
+func (tx slowTx) Write(ctx context.Context, t *connector.Target, r *connector.Rows) error {
+	if t.Table.Name == tx.world.a {
+		select {
+		case <-tx.world.slow:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return tx.Tx.Write(ctx, t, r)
+}
+
+// record returns the state's record of a table.
+func (w *spoolWorld) record(n schema.Name) state.Table {
+	w.t.Helper()
+	tables, err := w.store.Tables(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, r := range tables {
+		if r.Name == n {
+			return r
+		}
+	}
+	return state.Table{}
+}
+
+func (w *spoolWorld) hasPhase(n schema.Name, p Phase) error {
+	if r := w.record(n); r.Phase != string(p) {
+		return fmt.Errorf("%s is %s (%s), want %s", n, r.Phase, r.Reason, p)
+	}
+	return nil
+}
+
+func (w *spoolWorld) acked(beyond connector.Position) error {
+	order, err := connectortest.NewMemorySource(w.db, nil).Compare(w.db.Acked(), beyond)
+	if err != nil || order < 0 {
+		return fmt.Errorf("acknowledged is %s, want %s: %v", w.db.Acked(), beyond, err)
+	}
+	return nil
+}
+
+func (w *spoolWorld) head() connector.Position {
+	w.t.Helper()
+	head, err := connectortest.NewMemorySource(w.db, nil).Head(w.t.Context(), "memory")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return head[""]
+}
+
+// events returns the texts of the events of a kind.
+func (w *spoolWorld) events(kind string) (texts []string) {
+	w.t.Helper()
+	all, err := w.store.Events(w.t.Context(), 1000)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, e := range all {
+		if e.Kind == kind {
+			texts = append(texts, e.Table.Table+": "+e.Text)
+		}
+	}
+	return texts
+}
+
+// pauseA runs the mirror until a is paused, b follows, and the source was allowed to forget what a lacks; then the process
+// dies.
+func (w *spoolWorld) pauseA(changes int) {
+	w.t.Helper()
+	w.insert(w.a, 1)
+	w.insert(w.b, 1)
+	w.once()
+	w.refused.Store(true)
+	stop := w.follow()
+	w.insert(w.a, 2)
+	w.eventually(func() error { return w.hasPhase(w.a, Paused) })
+	for i := range changes {
+		w.insert(w.a, 100+i)
+		w.insert(w.b, 100+i)
+	}
+	w.eventually(func() error { return w.equal(w.b) })
+	head := w.head()
+	w.eventually(func() error { return w.acked(head) })
+	w.faults.CrashAt(w.faults.Steps() + 1)
+	if _, err := stop(); err != nil && !errors.Is(err, connectortest.ErrCrash) {
+		w.t.Fatal(err)
+	}
+	w.faults = &connectortest.Faults{}
+}
+
+// files returns the segments on disk.
+func (w *spoolWorld) files() (paths []string) {
+	w.t.Helper()
+	err := filepath.WalkDir(w.spool, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".lane") {
+			paths = append(paths, path)
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return paths
+}
+
+func TestPausedTableKeepsItsChangesThroughACrashWhileTheSourceForgetsThem(t *testing.T) {
+	w := newSpoolWorld(t)
+	w.pauseA(50)
+	w.refused.Store(false)
+	s := w.once()
+	for _, n := range []schema.Name{w.a, w.b} {
+		if err := w.equal(n); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, table := range s.Tables {
+		if table.RowsCopied > 0 {
+			t.Errorf("%s was copied again", table.Table)
+		}
+	}
+	if again := w.events("copy_again"); len(again) > 0 {
+		t.Errorf("copied again: %v", again)
+	}
+	w.once()
+	if files := w.files(); len(files) > 0 {
+		t.Errorf("what was applied stays on disk: %v", files)
+	}
+}
+
+func TestPausedTableGoesOnInTheSameSession(t *testing.T) {
+	w := newSpoolWorld(t)
+	w.limits = func(l *Limits) { l.RetryPaused = 1 }
+	w.insert(w.a, 1)
+	w.once()
+	opened := w.faults.Count(connectortest.CallStream)
+	w.refused.Store(true)
+	stop := w.follow()
+	w.insert(w.a, 2)
+	w.eventually(func() error { return w.hasPhase(w.a, Paused) })
+	w.insert(w.a, 3)
+	w.refused.Store(false)
+	w.eventually(func() error { return w.equal(w.a) })
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.faults.Count(connectortest.CallStream) - opened; n != 1 {
+		t.Errorf("the stream was opened %d times", n)
+	}
+}
+
+func TestSlowTableDoesNotStopTheReader(t *testing.T) {
+	w := newSpoolWorld(t)
+	w.limits = func(l *Limits) { l.LaneBytes = 2000 }
+	w.insert(w.a, 1)
+	w.once()
+	w.slow = make(chan struct{})
+	stop := w.follow()
+	for i := range 200 {
+		w.insert(w.a, 100+i)
+		w.insert(w.b, 100+i)
+	}
+	w.eventually(func() error { return w.equal(w.b) })
+	head := w.head()
+	w.eventually(func() error { return w.acked(head) })
+	close(w.slow)
+	w.eventually(func() error { return w.equal(w.a) })
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDamagedOrLostSpoolMeansANewCopyOfItsTableAlone(t *testing.T) {
+	for name, harm := range map[string]func(w *spoolWorld) error{
+		"a byte": func(w *spoolWorld) error {
+			path := w.files()[0]
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			text[len(text)/2] ^= 1
+			return os.WriteFile(path, text, 0o600)
+		},
+		"a file": func(w *spoolWorld) error { return os.Remove(w.files()[0]) },
+		"all":    func(w *spoolWorld) error { return os.RemoveAll(w.spool) },
+		"the list": func(w *spoolWorld) error {
+			return w.store.SaveSegments(w.t.Context(), nil)
+		},
+		"the state": func(w *spoolWorld) (err error) {
+			w.store, err = state.Open(w.t.Context(), w.t.TempDir()+"/state.db")
+			if err == nil {
+				w.t.Cleanup(func() { w.store.Close() })
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newSpoolWorld(t)
+			w.pauseA(5)
+			if err := harm(w); err != nil {
+				t.Fatal(err)
+			}
+			w.refused.Store(false)
+			s := w.once()
+			for _, n := range []schema.Name{w.a, w.b} {
+				if err := w.equal(n); err != nil {
+					t.Error(err)
+				}
+			}
+			if s.Tables[0].RowsCopied == 0 || s.Tables[1].RowsCopied > 0 {
+				t.Errorf("a was to be copied, b not: %+v", s.Tables)
+			}
+			if again := w.events("copy_again"); len(again) != 1 || !strings.Contains(again[0], "spool") {
+				t.Errorf("the events do not say why: %v", again)
+			}
+		})
+	}
+}
+
+func TestTableThatFillsTheSpoolIsDetachedForTheSakeOfAHealthyOne(t *testing.T) {
+	w := newSpoolWorld(t)
+	w.limits = func(l *Limits) { l.LaneMemory, l.SpoolBytes = 0, 6000 }
+	w.insert(w.a, 1)
+	w.insert(w.b, 1)
+	w.once()
+	w.refused.Store(true)
+	stop := w.follow()
+	for i := range 200 {
+		w.insert(w.a, 100+i)
+		w.insert(w.b, 100+i)
+	}
+	w.eventually(func() error { return w.equal(w.b) })
+	w.eventually(func() error {
+		if len(w.events("detached")) != 1 {
+			return fmt.Errorf("events: %v", w.events("detached"))
+		}
+		return nil
+	})
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.refused.Store(false)
+	if s := w.once(); s.Tables[0].RowsCopied != 201 || s.Tables[1].RowsCopied != 0 {
+		t.Errorf("a was to be copied, b not: %+v", s.Tables)
+	}
+	if err := w.equal(w.a); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDetachedTableWithChangedSettingsIsNotTakenUpWhereItStood(t *testing.T) {
+	w := newSpoolWorld(t)
+	w.limits = func(l *Limits) { l.LaneMemory, l.SpoolBytes = 0, 6000 }
+	w.insert(w.a, 1)
+	w.insert(w.b, 1)
+	w.once()
+	change := w.change
+	w.change = func(o *Options) {
+		change(o)
+		o.Select = func(t *schema.Table) (Settings, bool) {
+			if t.Name == w.a {
+				return Settings{Destination: schema.Name{Schema: "public", Table: "elsewhere"}}, true
+			}
+			return Settings{Destination: t.Name}, true
+		}
+	}
+	stop := w.follow()
+	for i := range 200 {
+		w.insert(w.a, 100+i)
+		w.insert(w.b, 100+i)
+	}
+	w.eventually(func() error { return w.equal(w.b) })
+	if _, err := stop(); err != nil || len(w.events("detached")) != 1 {
+		t.Fatalf("run: %v, detached: %v", err, w.events("detached"))
+	}
+	w.change = change
+	w.once()
+	if err := w.equal(w.a); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReaderWaitsWhenNothingElseWouldBeHeldBack(t *testing.T) {
+	w := newSpoolWorld(t)
+	w.limits = func(l *Limits) { l.LaneMemory, l.LaneBytes, l.SpoolBytes, l.RetryPaused = 0, 1000, 6000, 1 }
+	w.change = func(change func(*Options)) func(*Options) {
+		return func(o *Options) {
+			change(o)
+			o.Select = func(t *schema.Table) (Settings, bool) { return Settings{Destination: t.Name}, t.Name == w.a }
+		}
+	}(w.change)
+	w.insert(w.a, 1)
+	w.once()
+	w.refused.Store(true)
+	stop := w.follow()
+	for i := range 300 {
+		w.insert(w.a, 100+i)
+	}
+	w.eventually(func() error { return w.hasPhase(w.a, Paused) })
+	w.refused.Store(false)
+	w.eventually(func() error { return w.equal(w.a) })
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if again := append(w.events("copy_again"), w.events("detached")...); len(again) > 0 {
+		t.Errorf("it was given up: %v", again)
+	}
+}
+
+func TestTableWithChangedSettingsHoldsNothingBackAndGoesOnWhenTheyAreUndone(t *testing.T) {
+	w := newSpoolWorld(t)
+	w.insert(w.a, 1)
+	w.once()
+	change := w.change
+	w.change = func(o *Options) {
+		change(o)
+		o.Select = func(t *schema.Table) (Settings, bool) {
+			if t.Name == w.a {
+				return Settings{Destination: schema.Name{Schema: "public", Table: "elsewhere"}}, true
+			}
+			return Settings{Destination: t.Name}, true
+		}
+	}
+	stop := w.follow()
+	w.insert(w.a, 2)
+	w.insert(w.b, 2)
+	w.eventually(func() error { return w.equal(w.b) })
+	head := w.head()
+	w.eventually(func() error { return w.acked(head) })
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.change = change
+	if s := w.once(); s.Tables[0].RowsCopied != 0 {
+		t.Errorf("copied again: %+v", s.Tables[0])
+	}
+	if err := w.equal(w.a); err != nil {
+		t.Error(err)
+	}
+}
