@@ -121,15 +121,17 @@ func (m *mirror) slowDown(t *testing.T, name string) (release func()) {
 type mirror struct {
 	source, sink string
 	file         string // the sink if it is a SQLite file: then the database sink holds its rows to be compared
-	writer       *writer
-	watch        *watch
-	sluice       *process.Sluice
-	pair         *testdb.Pair
+	// The source is acknowledged what is in the spool from the beginning, not only when much of its log is retained.
+	reliesOnSpool bool
+	writer        *writer
+	watch         *watch
+	sluice        *process.Sluice
+	pair          *testdb.Pair
 }
 
 func newMirror(t *testing.T, seed uint64) *mirror {
 	t.Helper()
-	m := &mirror{source: testServer.Database(t), sink: testServer.Database(t)}
+	m := &mirror{source: testServer.Database(t), sink: testServer.Database(t), reliesOnSpool: seed%2 == 1}
 	if *sqliteFlag {
 		m.file = filepath.Join(t.TempDir(), "mirror.db")
 	}
@@ -143,13 +145,17 @@ func newMirror(t *testing.T, seed uint64) *mirror {
 
 // config has small chunks and batches, so that a kill has many places to fall on.
 func (m *mirror) config() process.Config {
+	spool := ""
+	if m.reliesOnSpool {
+		spool = "spool: {durable_after: {bytes: 0}}"
+	}
 	return process.Config{Name: "crash", Source: m.source, Sink: m.sink, SinkFile: m.file, Mirror: `
 tables: {exclude: [public.audit]}
 snapshot: {concurrency: 2, chunk_rows: 500}
 apply: {concurrency: 4, batch_rows: 500}
 per_table:
   public.audited: {mode: history}
-`}
+` + spool}
 }
 
 // phases says how far the mirror has come, for the report of where the kills fell.
