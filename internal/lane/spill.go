@@ -174,7 +174,7 @@ func (s *Spool) create(l *Lane) (*segment, error) {
 		s.grow(-int64(len(head)))
 		if seg.file != nil {
 			seg.file.Close()
-			os.Remove(seg.path)
+			_ = os.Remove(seg.path) // the error that is returned tells what is wrong
 		}
 		return nil, s.writeError(l, err)
 	}

@@ -152,13 +152,6 @@ func (t *table) takeUp() bool {
 	return true
 }
 
-// inPlace reports whether the table's rows are in the sink and good to go on from.
-func (t *table) inPlace() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.apply != nil
-}
-
 func (t *table) inPhase(ps ...Phase) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
