@@ -1,9 +1,7 @@
 package sqlite
 
 import (
-	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -158,38 +156,23 @@ func TestCheckComparesTheRoomWithWhatIsStillToBeCopied(t *testing.T) {
 	}
 }
 
-// TestCheckTellsWhatMayNotBeWritten looks as a user without rights; root, who may do everything, gives them up in a child.
+// TestCheckTellsWhatMayNotBeWritten looks as a user without rights; root, who may do everything, gives them up meanwhile.
 func TestCheckTellsWhatMayNotBeWritten(t *testing.T) {
 	s := newSinkTest(t)
 	dir := filepath.Dir(s.path)
 	s.ok(s.sink.Close())
-	for _, d := range []string{dir, filepath.Dir(dir)} { // for another user to get there
-		s.ok(os.Chmod(d, 0o555))
-	}
-	defer func() { s.ok(errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755))) }()
 	s.ok(os.Chmod(s.path, 0o444))
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestCheckWithoutRights$", "-test.v")
-	cmd.Env = append(os.Environ(), "SLUICE_TEST_SQLITE="+s.path)
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestCheckWithoutRights") {
-		t.Errorf("%v\n%s", err, out)
-	}
-}
-
-// TestCheckWithoutRights is the child of [TestCheckTellsWhatMayNotBeWritten].
-func TestCheckWithoutRights(t *testing.T) {
-	path := os.Getenv("SLUICE_TEST_SQLITE")
-	if path == "" {
-		t.Skip("runs as a child of another test")
-	}
-	if os.Getuid() == 0 {
-		if err := syscall.Setuid(65534); err != nil {
-			t.Fatal(err)
-		}
+	s.ok(os.Chmod(filepath.Dir(dir), 0o755)) // for another user to get there
+	s.ok(os.Chmod(dir, 0o555))
+	defer os.Chmod(dir, 0o755)
+	if os.Geteuid() == 0 {
+		s.ok(syscall.Seteuid(65534))
+		defer syscall.Seteuid(0)
 	}
 	const folder = `\|in the folder DIR no file can be made: .*permission denied\|make the folder writable for this user`
 	const ours = `\nnote \|a mirror named "m" writes here already.*`
-	wantChecked(t, checked(t, path, ""), `\|DIR/sink.db cannot be written: .*permission denied\|make the file writable for this user\n`+folder+ours)
-	wantChecked(t, checked(t, filepath.Join(filepath.Dir(path), "none.db"), ""), folder)
+	wantChecked(t, checked(t, s.path, ""), `\|DIR/sink.db cannot be written: .*permission denied\|make the file writable for this user\n`+folder+ours)
+	wantChecked(t, checked(t, filepath.Join(dir, "none.db"), ""), folder)
 }
 
 func TestRemovedMirrorLeavesOnlyItsDestinations(t *testing.T) {

@@ -24,13 +24,15 @@ func (s *Sink) Remove(ctx context.Context) error {
 		if err := w.dropCopies(); err != nil {
 			return err
 		}
-		for _, sql := range []string{
-			"DELETE FROM sluice_owner WHERE mirror = ?2", "DELETE FROM sluice_entry WHERE mirror = ?1",
-			"DELETE FROM sluice_mirror WHERE name = ?1 AND id = ?2",
-		} {
-			if err := w.exec(sql, w.claim.mirror, w.claim.id); err != nil {
-				return err
-			}
+		err := w.exec("DELETE FROM sluice_owner WHERE mirror = ?", w.claim.id)
+		if err == nil {
+			err = w.exec("DELETE FROM sluice_entry WHERE mirror = ?", w.claim.mirror)
+		}
+		if err == nil {
+			err = w.exec("DELETE FROM sluice_mirror WHERE name = ?", w.claim.mirror)
+		}
+		if err != nil {
+			return err
 		}
 		return w.dropAccounts()
 	})
