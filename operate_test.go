@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
 
 	"github.com/sluicehq/sluice/internal/mirror"
 	"github.com/sluicehq/sluice/internal/state"
@@ -269,5 +271,74 @@ func TestTeardownTouchesNothingOfAnotherMirror(t *testing.T) {
 	}
 	if s := o.once(); len(s.Tables) != 2 || s.Tables[1].Phase != "streaming" || s.Tables[1].RowsCopied != 0 {
 		t.Errorf("the mirror was disturbed: %+v", s)
+	}
+}
+
+// inFile runs a statement on a SQLite file and returns the first column of its rows.
+func inFile(t *testing.T, path, sql string) string {
+	t.Helper()
+	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var rows []string
+	if err := sqlitex.ExecuteTransient(conn, sql, &sqlitex.ExecOptions{ResultFunc: func(s *sqlite.Stmt) error {
+		rows = append(rows, s.ColumnText(0))
+		return nil
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(rows, " ")
+}
+
+func TestCheckAndTeardownOfAMirrorIntoASQLiteFile(t *testing.T) {
+	o := &operated{t: t, source: server.Database(t), log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	testdb.Exec(t, o.source, "CREATE TABLE items (id bigint PRIMARY KEY, name text); CREATE TABLE taken (id int PRIMARY KEY); INSERT INTO items VALUES (1, 'one')")
+	o.Mirror = loadText(t, "source: {type: postgres, url: \""+o.source+"\"}\nsink: {type: sqlite, path: shop.db}\nmirror: {}\n")
+	path := filepath.Join(o.file.Dir, "shop.db")
+	faults := func(want string) {
+		t.Helper()
+		c, err := o.Check(t.Context(), o.log)
+		if err != nil || c.Err() != nil {
+			t.Fatal(err, c.Err())
+		}
+		var got []string
+		for _, f := range c.Findings {
+			if !f.Note {
+				got = append(got, f.Side+" "+f.Table+" "+f.What)
+			}
+		}
+		if list := strings.Join(got, "\n"); !strings.HasPrefix(list, want) || len(got) != 1 && want != "" || want == "" && list != "" {
+			t.Errorf("faults %q, want %q", list, want)
+		}
+	}
+	faults("")
+	if o.wrote() {
+		t.Fatal("check has made the file")
+	}
+	o.once()
+	faults("")
+	if _, err := o.Teardown(t.Context(), o.log); err != nil {
+		t.Fatal(err)
+	}
+	if got := inFile(t, path, "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"); got != "items taken" {
+		t.Errorf("left in the file: %s", got)
+	}
+	if got := testdb.QueryText(t, o.source, "SELECT (SELECT count(*) FROM pg_publication), (SELECT count(*) FROM pg_replication_slots WHERE database = current_database())"); got != "0|0" {
+		t.Errorf("left at the source: %s", got)
+	}
+	if got := inFile(t, path, "SELECT name FROM items"); got != "one" {
+		t.Errorf("the destination holds %q", got)
+	}
+	inFile(t, path, "DROP TABLE items")
+	inFile(t, path, "INSERT INTO taken VALUES (1)")
+	faults("sink public.taken sink sqlite: plan")
+	if err := os.WriteFile(path, []byte(strings.Repeat("no database at all ", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := o.Check(t.Context(), o.log)
+	if err != nil || c.SinkErr == nil || c.Faults() != 1 || !strings.Contains(c.Findings[len(c.Findings)-1].What, "is no SQLite database") {
+		t.Errorf("check of a file that is no database: %v, %+v", err, c)
 	}
 }

@@ -19,8 +19,14 @@ func TestMain(m *testing.M) { testdb.Main(m, &server) }
 // load writes a config for two databases and loads it.
 func load(t *testing.T, source, sink, rest string) *Mirror {
 	t.Helper()
+	return loadText(t, "source: {type: postgres, url: \""+source+"\"}\nsink: {type: postgres, url: \""+sink+"\"}\n"+rest)
+}
+
+// loadText writes a config of these blocks and loads it.
+func loadText(t *testing.T, blocks string) *Mirror {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "shop.yaml")
-	text := "version: 1\nname: shop\nsource: {type: postgres, url: \"" + source + "\"}\nsink: {type: postgres, url: \"" + sink + "\"}\n" + rest
+	text := "version: 1\nname: shop\n" + blocks
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -161,25 +161,31 @@ func (s *Sink) findDestination(conn *sqlite.Conn, t *connector.Target) (destinat
 
 // check refuses a destination that is not ours, except an empty table that is just what we would make.
 func (d *destination) check(t *connector.Target) error {
-	refuse := func(hint, format string, args ...any) error {
-		return fault(connector.TableFault, "plan", t.Name, hint, format, args...)
+	what, fix := d.foreign(t.Name.Table)
+	if what == "" && d.exists && !d.owned && d.sql != createTable(t.Name.Table, t) {
+		what, fix = "the table exists, is not of this mirror, and is declared in another way", "choose another `destination`, or drop the table"
 	}
-	other := "choose another `destination`"
+	if what == "" {
+		return nil
+	}
+	return fault(connector.TableFault, "plan", t.Name, fix, "%s", what)
+}
+
+// foreign says what makes it somebody else's, however a table of this name is to be declared, and what to do; "" if
+// nothing does.
+func (d *destination) foreign(name string) (what, fix string) {
+	const other = "choose another `destination`"
 	switch {
 	case d.owner != "" && !d.owned:
-		return refuse(other+", or tear the other mirror down", "another mirror writes the table")
-	case d.name != "" && d.name != t.Name.Table:
-		return refuse(other+", or drop it", "SQLite takes its name and that of %s for the same", quoteIdent(d.name))
-	case !d.exists || d.owned && d.form == "table":
-		return nil
-	case d.form != "table":
-		return refuse(other+", or drop it", "something else of this name exists, a %s", d.form)
-	case d.sql != createTable(t.Name.Table, t):
-		return refuse(other+", or drop the table", "the table exists, is not of this mirror, and is declared in another way")
+		return "another mirror writes the table", other + ", or tear the other mirror down"
+	case d.name != "" && d.name != name:
+		return "SQLite takes its name and that of " + quoteIdent(d.name) + " for the same", other + ", or drop it"
+	case d.exists && d.form != "table":
+		return "something else of this name exists, a " + d.form, other + ", or drop it"
 	case d.rows:
-		return refuse(other+", or empty the table", "the table exists, is not of this mirror, and holds rows")
+		return "the table exists, is not of this mirror, and holds rows", other + ", or empty the table"
 	}
-	return nil
+	return "", ""
 }
 
 // reserve keeps the name for the table that was planned with it first, or is stored already, where SQLite takes two names

@@ -195,21 +195,28 @@ func (w *writer) rollback() {
 
 // check proves, inside a transaction, that the mirror is still ours.
 func (w *writer) check() error {
-	s, err := w.prepare("SELECT 1 FROM sluice_mirror WHERE name = ? AND id = ? AND epoch = ?")
-	if err != nil {
+	ours, err := w.holdsClaim()
+	if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultError { // no such table
 		return fault(connector.Setup, "write", schema.Name{}, "start the mirror again; it copies its tables anew", "the tables sluice_... of this mirror were dropped")
-	}
-	s.BindText(1, w.claim.mirror)
-	s.BindText(2, w.claim.id)
-	s.BindInt64(3, w.claim.epoch)
-	ours, err := s.Step()
-	if err == nil {
-		err = s.Reset()
 	}
 	if err == nil && !ours {
 		return errFenced()
 	}
 	return err
+}
+
+func (w *writer) holdsClaim() (ours bool, err error) {
+	s, err := w.prepare("SELECT 1 FROM sluice_mirror WHERE name = ? AND id = ? AND epoch = ?")
+	if err != nil {
+		return false, err
+	}
+	s.BindText(1, w.claim.mirror)
+	s.BindText(2, w.claim.id)
+	s.BindInt64(3, w.claim.epoch)
+	if ours, err = s.Step(); err == nil {
+		err = s.Reset()
+	}
+	return ours, err
 }
 
 func errFenced() error {

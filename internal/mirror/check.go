@@ -105,13 +105,15 @@ func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Tab
 	}
 	defer sink.Close()
 	checker, ok := sink.(connector.Checker)
+	var general []connector.Problem
 	if ok {
-		if _, err := checker.Check(ctx, nil); err != nil { // for the rest it must be reachable
+		if general, err = checker.Check(ctx, nil); err != nil { // for the rest it must be reachable
 			return err
 		}
 	}
 	ps, err := planTables(ctx, tables, sel, sink, nil)
 	if err != nil {
+		c.add("sink", general...) // one of them may be why
 		return err
 	}
 	if ok {
