@@ -1,6 +1,6 @@
 // Package mirror runs a mirror: it discovers tables, joins each to the running stream by a copy, follows the log, and
 // tells the source how far everything is durable. To read it in the order in which data flows: plan, reconcile, session,
-// reader, join, appliers, floor.
+// reader, spool, join, appliers, floor.
 package mirror
 
 import (
