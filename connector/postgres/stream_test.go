@@ -612,6 +612,34 @@ func TestResumeNeedsItsSlot(t *testing.T) {
 	expectKind(t, resume(at), connector.Gap, "does not exist", "on_gap")
 }
 
+func TestSlotThatTheServerGaveUpIsAGap(t *testing.T) {
+	testServer.Database(t) // skips without a server
+	// The test's slot is not to be the first victim of other tests' logs, nor theirs of its limit.
+	own, err := testdb.StartPostgres("max_slot_wal_keep_size=16MB", "max_wal_size=32MB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(own.Remove)
+	f := &streamFixture{t: t, url: own.URL("postgres"), mirror: "m"}
+	f.exec("CREATE TABLE a (id int PRIMARY KEY)")
+	f.source = f.open(f.url)
+	st := f.stream(nil)
+	f.add(st, "a")
+	at := lastProgress(f.upTo(st, f.head()))
+	st.Close()
+	testdb.Eventually(t, func() error {
+		f.exec("INSERT INTO a SELECT coalesce(max(id), 0) + 1 FROM a")
+		f.exec("SELECT pg_switch_wal()")
+		f.exec("CHECKPOINT")
+		if status := f.slotColumn("wal_status"); status != "lost" {
+			return fmt.Errorf("the slot's log is %s", status)
+		}
+		return nil
+	})
+	_, err = f.source.Stream(t.Context(), "", at)
+	expectKind(t, err, connector.Gap, "invalid", "max_slot_wal_keep_size", "on_gap")
+}
+
 func TestSlotOfAnotherUserIsNotTakenAway(t *testing.T) {
 	f := newStreamFixture(t, "")
 	st := f.stream(nil)

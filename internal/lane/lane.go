@@ -89,6 +89,8 @@ type Lane struct {
 	syncing  unsynced       // those that it works on
 	onDisk   map[string]Run // ends, as far as they are on disk for certain
 	again    repeats
+
+	drained chan struct{} // closed at the next Done; nil: nobody waits for it
 }
 
 // unsynced is records that a loss of power may take.
@@ -99,6 +101,20 @@ type unsynced struct {
 
 // New returns an empty lane without a spool, whose frames count against budget.
 func New(budget *Budget) *Lane { return &Lane{budget: budget} }
+
+// Overflows returns a channel that is closed at the next Done if an item would be the first of the lane to go beyond
+// memory, else nil. Who can wait for a moment spares the disk.
+func (l *Lane) Overflows(it Item) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.spool == nil || l.unread() || len(l.items) == 0 || l.bytes+sizeOf(&it) <= l.spool.limits.Lane {
+		return nil
+	}
+	if l.drained == nil {
+		l.drained = make(chan struct{})
+	}
+	return l.drained
+}
 
 // Append adds an item. It does not wait, and the item is not in the lane if it returns an error: a *FullError when the
 // spool has no room, after which the same item may be appended again.
@@ -254,6 +270,10 @@ func (l *Lane) Done() {
 	l.taken, l.takenBytes = 0, 0
 	l.bytes -= freed
 	l.budget.add(-freed)
+	if l.drained != nil {
+		close(l.drained)
+		l.drained = nil
+	}
 	l.retire()
 }
 

@@ -462,3 +462,40 @@ func TestReaderApplierAndSyncMeet(t *testing.T) {
 	cancel()
 	helpers.Wait()
 }
+
+func TestLaneTellsWhenItIsAboutToGoBeyondMemory(t *testing.T) {
+	table := table1(1)
+	first, second := change(1, table, "a row"), change(2, table, "another")
+	_, l := openSpool(t, t.TempDir(), nil, Limits{Lane: sizeOf(&first), Max: 1 << 30})
+	if l.Overflows(first) != nil {
+		t.Error("an empty lane has no room")
+	}
+	if err := l.Append(first); err != nil {
+		t.Fatal(err)
+	}
+	drained := l.Overflows(second)
+	if drained == nil {
+		t.Fatal("a full lane does not tell")
+	}
+	if _, err := l.Take(1, 1); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-drained:
+		t.Error("drained before the batch was durable")
+	default:
+	}
+	l.Done()
+	<-drained
+	if l.Overflows(second) != nil {
+		t.Error("the lane has room again and does not tell")
+	}
+	for _, it := range []Item{first, second, change(3, table, "a third")} {
+		if err := l.Append(it); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l.Overflows(second) != nil {
+		t.Error("a lane that is on disk already lets its reader wait")
+	}
+}

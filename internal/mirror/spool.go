@@ -172,6 +172,9 @@ func (s *session) putIn(ctx context.Context, t *table, it lane.Item) error {
 	if s.spool == nil {
 		return t.lane.Append(it)
 	}
+	if err := s.awaitRoom(ctx, t, it); err != nil {
+		return err
+	}
 	for said := false; ; {
 		freed := s.spool.Freed()
 		err := t.lane.Append(it)
@@ -198,6 +201,30 @@ func (s *session) putIn(ctx context.Context, t *table, it lane.Item) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// roomPatience is how long reading waits for a table that is being applied, before its changes go to disk: a few batches'
+// time, and less than another table's change may come late.
+const roomPatience = 200 * time.Millisecond
+
+// awaitRoom lets an applier that is nearly as fast as the reader keep its lane in memory.
+func (s *session) awaitRoom(ctx context.Context, t *table, it lane.Item) error {
+	patience := time.NewTimer(roomPatience)
+	defer patience.Stop()
+	for t.moves() {
+		drained := t.lane.Overflows(it)
+		if drained == nil {
+			return nil
+		}
+		select {
+		case <-drained:
+		case <-patience.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // giveUpOne detaches the table that takes most of the spool and does not move, if a healthy one would be held back by it.
