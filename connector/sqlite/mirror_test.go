@@ -191,22 +191,26 @@ func (m *mirrored) checkPlan() {
 	}
 }
 
-// TestNaNPausesItsTableAlone protects what was copied from a value that would become NULL.
-func TestNaNPausesItsTableAlone(t *testing.T) {
-	m := newMirrored(t, "")
-	testdb.Exec(t, m.source, "CREATE TABLE a (id int PRIMARY KEY, v float8); CREATE TABLE b (id int PRIMARY KEY, v float8); INSERT INTO a VALUES (1, 1)")
-	m.once()
-	testdb.Exec(t, m.source, "INSERT INTO a VALUES (2, 'NaN'); INSERT INTO b VALUES (3, '-Infinity')")
-	s, err := m.mirror.Run(t.Context(), sluice.RunOptions{Once: true, Log: m.log})
-	if err != nil || s.InOrder() {
-		t.Fatalf("a NaN is mirrored: %v, %v", s, err)
-	}
-	if !strings.Contains(fmt.Sprintf("%+v", s), "column v") || !strings.Contains(fmt.Sprintf("%+v", s), "NaN") {
-		t.Errorf("the reason does not name column and value: %+v", s)
-	}
-	a, errA := m.rows("SELECT id, v FROM a")
-	b, errB := m.rows("SELECT id, v FROM b")
-	if len(a) != 1 || len(b) != 1 || b[0][1] != "-Inf" || errors.Join(errA, errB) != nil {
-		t.Errorf("tables hold %q and %q, %v", a, b, errors.Join(errA, errB))
+// TestFloatThatSQLiteWouldAlterPausesItsTableAlone protects a NaN from becoming NULL, and a -0 from becoming 0.
+func TestFloatThatSQLiteWouldAlterPausesItsTableAlone(t *testing.T) {
+	for _, value := range []string{"NaN", "-0"} {
+		t.Run(value, func(t *testing.T) {
+			m := newMirrored(t, "")
+			testdb.Exec(t, m.source, "CREATE TABLE a (id int PRIMARY KEY, v float8); CREATE TABLE b (id int PRIMARY KEY, v float8); INSERT INTO a VALUES (1, 1)")
+			m.once()
+			testdb.Exec(t, m.source, "INSERT INTO a VALUES (2, '"+value+"'); INSERT INTO b VALUES (3, '-Infinity')")
+			s, err := m.mirror.Run(t.Context(), sluice.RunOptions{Once: true, Log: m.log})
+			if err != nil || s.InOrder() {
+				t.Fatalf("it is mirrored: %v, %v", s, err)
+			}
+			if reason := fmt.Sprintf("%+v", s); !strings.Contains(reason, "column v") || !strings.Contains(reason, value+" cannot be stored") {
+				t.Errorf("the reason does not name column and value: %s", reason)
+			}
+			a, errA := m.rows("SELECT id, v FROM a")
+			b, errB := m.rows("SELECT id, v FROM b")
+			if len(a) != 1 || len(b) != 1 || b[0][1] != "-Inf" || errors.Join(errA, errB) != nil {
+				t.Errorf("tables hold %q and %q, %v", a, b, errors.Join(errA, errB))
+			}
+		})
 	}
 }

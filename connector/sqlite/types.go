@@ -16,8 +16,11 @@ import (
 	"github.com/sluicehq/sluice/schema"
 )
 
-// errNaN is why a float is refused: SQLite would store NULL without a word.
-var errNaN = errors.New("NaN cannot be stored, SQLite turns it into NULL")
+// Why a float is refused: SQLite would store another value without a word.
+var (
+	errNaN          = errors.New("NaN cannot be stored, SQLite turns it into NULL")
+	errNegativeZero = errors.New("-0 cannot be stored, SQLite turns it into 0")
+)
 
 // sinkType returns the type of the column that stores a logical type, and which values do not fit.
 //
@@ -28,7 +31,7 @@ func sinkType(t schema.Type) (declared, misfit string) {
 	case schema.Bool, schema.Int8, schema.Int16, schema.Int32, schema.Int64:
 		return "INTEGER", ""
 	case schema.Float32, schema.Float64:
-		return "REAL", "NaN is refused, -0 is stored as 0"
+		return "REAL", "NaN and -0 are refused"
 	case schema.Bytes:
 		return "BLOB", ""
 	}
@@ -99,8 +102,11 @@ func wrongStorage(t schema.Type, a arrow.Array) error {
 }
 
 func bindFloat(s *sqlite.Stmt, param int, v float64) error {
-	if math.IsNaN(v) {
+	switch {
+	case math.IsNaN(v):
 		return errNaN
+	case v == 0 && math.Signbit(v):
+		return errNegativeZero
 	}
 	s.BindFloat(param, v)
 	return nil

@@ -344,7 +344,7 @@ func (b *batch) writeRow(i int) error {
 }
 
 // makeRoom deletes the stored row under the new key of a row that moves there, unless SQLite takes the old and the new key
-// for equal (0 and -0): then it is the row itself.
+// for equal: then it is the row itself.
 func (b *batch) makeRoom(i, old int) error {
 	s, err := b.w.prepare("DELETE FROM " + b.dest + " WHERE " + b.match(1) + " AND NOT (" + b.match(len(b.key)+1) + ")")
 	if err != nil {
