@@ -29,6 +29,8 @@ type Table struct {
 	skip    skipper
 	decoder connector.Decoder
 	at      Checkpoint
+	source  rereader // of a table that converges
+	reread  int64    // rows, since Reread was called last
 }
 
 // NewTable returns a Table that goes on from the checkpoint at. floor is where the log was opened: if that is before the
@@ -40,6 +42,12 @@ func NewTable(target *connector.Target, at Checkpoint, floor connector.Positions
 	}
 	t := &Table{id: target.Table.ID, target: target, sink: sink, log: log, alloc: alloc, decoder: decoder, at: at}
 	t.skip = skipper{log: log, at: &t.at}
+	if at.Overlap != "" {
+		var ok bool
+		if t.source, ok = log.(rereader); !ok {
+			return nil, t.fault("go on behind its copy", nil, errNoFinder)
+		}
+	}
 	if start, ok := floor[at.Part]; ok && at.Tag != 0 {
 		order, err := log.Compare(start, at.Position)
 		if err != nil {
@@ -101,7 +109,7 @@ func (t *Table) Apply(ctx context.Context, batch []*connector.Frames) (int64, er
 		return 0, err
 	}
 	for try := 1; ; try++ {
-		err = t.writeOnce(ctx, rows, next)
+		next, err = t.writeOnce(ctx, rows, next)
 		if connector.KindOf(err) != connector.Conflict || ctx.Err() != nil {
 			break
 		}
@@ -128,30 +136,53 @@ func (t *Table) Apply(ctx context.Context, batch []*connector.Frames) (int64, er
 	return n, nil
 }
 
-// next is the checkpoint behind the run last. The snapshot's token goes when no change that it contains can follow.
+// next is the checkpoint behind the run last. The snapshot's token goes when no change that it contains can follow, the
+// overlap when no change can that is older than a row of the destination.
 func (t *Table) next(last connector.Commit) (Checkpoint, error) {
 	next := t.at
 	next.advance(last)
-	if next.Token == "" {
-		return next, nil
+	if next.Token != "" {
+		order, err := t.log.Compare(last.Position, next.Until)
+		if err != nil {
+			return next, err
+		}
+		if order > 0 {
+			next.Token, next.Until = "", ""
+		}
 	}
-	order, err := t.log.Compare(last.Position, next.Until)
-	if err == nil && order > 0 {
-		next.Token, next.Until = "", ""
+	if next.Overlap != "" {
+		order, err := t.log.Compare(last.Position, next.Overlap)
+		if err != nil {
+			return next, err
+		}
+		if order > 0 {
+			next.Overlap = ""
+		}
 	}
-	return next, err
+	return next, nil
 }
 
-// writeOnce writes the batch as a set, and row by row if the set is refused.
-func (t *Table) writeOnce(ctx context.Context, rows *connector.Rows, next Checkpoint) error {
+// writeOnce writes the batch as a set, and row by row if the set is refused. It returns the checkpoint that went with it.
+func (t *Table) writeOnce(ctx context.Context, rows *connector.Rows, next Checkpoint) (Checkpoint, error) {
 	if t.target.History {
-		return t.inTx(ctx, rows, next, func(tx connector.Tx) error { return tx.Write(ctx, t.target, rows) })
+		return next, t.inTx(ctx, rows, next, func(tx connector.Tx) error { return tx.Write(ctx, t.target, rows) })
+	}
+	if overlaps, err := t.overlaps(rows); err != nil || overlaps {
+		if err != nil {
+			return next, err
+		}
+		return t.writeOverlap(ctx, rows, next)
 	}
 	err := t.inTx(ctx, rows, next, func(tx connector.Tx) error { return t.writeSet(ctx, tx, rows) })
-	if connector.KindOf(err) != connector.Constraint && connector.KindOf(err) != connector.BadRow {
-		return err
+	if !isRefusal(err) {
+		return next, err
 	}
-	return t.inTx(ctx, rows, next, func(tx connector.Tx) error { return tx.Write(ctx, t.target, rows) })
+	return next, t.inTx(ctx, rows, next, func(tx connector.Tx) error { return tx.Write(ctx, t.target, rows) })
+}
+
+// isRefusal reports whether the sink refuses what it was given, so that it may take less of it.
+func isRefusal(err error) bool {
+	return connector.KindOf(err) == connector.Constraint || connector.KindOf(err) == connector.BadRow
 }
 
 // writeSet writes what the batch comes to.

@@ -36,9 +36,17 @@ func (s *session) applyAll(ctx context.Context) error {
 	}
 }
 
+// convergingRows bounds the batches of a table that converges, about: rows of them may be read from the source with all
+// their large values.
+const convergingRows = 500
+
 // applyOne applies one batch of a table and puts the table back into the queue if there is more.
 func (s *session) applyOne(ctx context.Context, t *table) error {
-	batch, err := t.lane.Take(s.Limits.BatchRows, s.Limits.BatchBytes)
+	rows := s.Limits.BatchRows
+	if t.apply.Converges() {
+		rows = min(rows, convergingRows)
+	}
+	batch, err := t.lane.Take(rows, s.Limits.BatchBytes)
 	switch {
 	case err != nil:
 		err = s.readLost(ctx, t, err)
@@ -79,8 +87,9 @@ func (s *session) applyBatch(ctx context.Context, t *table, batch []lane.Item) e
 	if err == nil {
 		at := t.apply.Checkpoint()
 		t.mu.Lock()
-		t.entry, t.meeting = at.String(), t.apply.Meeting()
+		t.entry, t.meeting, t.overlap = at.String(), t.apply.Meeting(), at.Converged()
 		t.total.changes += n
+		t.total.reread += t.apply.Reread()
 		t.failures = 0
 		t.mu.Unlock()
 		t.lane.Done() // last: the lane's safe position says that the above is so
@@ -114,6 +123,8 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 			return s.copyAgain(ctx, t, err.Error())
 		}
 		return s.pause(ctx, t, err)
+	case connector.ViewLost: // rows were to be read from the source for it to converge
+		return s.copyAgain(ctx, t, err.Error())
 	case connector.TableFault, connector.Conflict:
 	default:
 		return err
@@ -203,10 +214,11 @@ func (s *session) copyAgain(ctx context.Context, t *table, why string) error {
 	return nil
 }
 
-// invalidate makes it durable that a table's stored rows are not good to go on from: the log may pass it now.
+// invalidate makes it durable that a table's stored rows, or its unfinished copy, are not good to go on from: the log may
+// pass it now.
 func (s *session) invalidate(ctx context.Context, t *table) error {
 	if t.apply == nil {
-		return nil // no copy of it is in place
+		return s.abandon(ctx, t)
 	}
 	at := t.apply.Checkpoint()
 	at.Ready = false
@@ -214,7 +226,7 @@ func (s *session) invalidate(ctx context.Context, t *table) error {
 		return err
 	}
 	t.mu.Lock()
-	t.apply, t.entry, t.meeting = nil, at.String(), false
+	t.apply, t.entry, t.meeting, t.overlap = nil, at.String(), false, nil
 	t.mu.Unlock()
 	return nil
 }
