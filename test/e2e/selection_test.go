@@ -37,7 +37,9 @@ func TestColumnsThatAreNotMirroredMayChangeWithoutANewCopy(t *testing.T) {
 		`ALTER TABLE people DROP COLUMN gone; UPDATE people SET name = 'third' WHERE id = 2`,
 		`ALTER TABLE people RENAME COLUMN later TO latest; DELETE FROM people WHERE id = 3; INSERT INTO people VALUES (1000, 'new', 'y')`,
 	} {
-		testdb.Exec(t, source, change)
+		for statement := range strings.SplitSeq(change, ";") { // committed and visible before the next row is read
+			testdb.Exec(t, source, statement)
+		}
 		await(t, p, change, equals(t, source, sink, mirrored, mirrored))
 	}
 	if got := testdb.QueryText(t, sink, `SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'people'::regclass AND attnum > 0`); got != "id name" {
