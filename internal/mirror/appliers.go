@@ -139,7 +139,7 @@ func (s *session) schemaChanged(ctx context.Context, t *table, change *connector
 		return s.tableGone(ctx, t, change.Table)
 	}
 	t.mu.Lock()
-	copied := t.planned.table
+	copied, settings := t.planned.target.Table, t.planned.settings
 	t.mu.Unlock()
 	if change.Table.Version <= copied.Version && !change.Rewrote {
 		return nil // the copy was taken under this version, or a later one
@@ -149,16 +149,25 @@ func (s *session) schemaChanged(ctx context.Context, t *table, change *connector
 			return err
 		}
 	}
-	if fingerprintOf(change.Table) == fingerprintOf(copied) && !change.Rewrote {
-		return s.followVersion(t, change.Table)
+	chosen, why := choose(change.Table, settings)
+	switch {
+	case why != "": // the new copy waits until it can be made
+		return s.copyAgain(ctx, t, why)
+	case fingerprintOf(chosen.table) == fingerprintOf(copied) && !change.Rewrote:
+		return s.followVersion(t, change.Table, chosen)
 	}
 	return s.copyAgain(ctx, t, "its columns changed")
 }
 
-// followVersion goes on under a version that stores the same (a column's default or NOT NULL).
-func (s *session) followVersion(t *table, to *schema.Table) error {
+// followVersion goes on under a version that stores the same: a column's default or NOT NULL has changed, or columns
+// that are not mirrored.
+func (s *session) followVersion(t *table, to *schema.Table, chosen selection) error {
 	target := *t.planned.target
-	target.Table = to
+	target.Columns = make([]int, len(target.Columns))
+	for i, c := range t.planned.target.Columns {
+		target.Columns[i] = chosen.table.Column(target.Table.Columns[c].Name)
+	}
+	target.Table = chosen.table
 	if err := t.apply.Follow(&target); err != nil {
 		return err
 	}

@@ -136,7 +136,7 @@ func (s *session) copyTable(ctx context.Context, t *table) error {
 func (s *session) snapshot(ctx context.Context, t *table) (connector.Snapshot, error) {
 	for {
 		bounded, cancel := context.WithTimeout(ctx, snapshotWait)
-		snap, err := s.source.Snapshot(bounded, t.planned.table)
+		snap, err := s.source.Snapshot(bounded, t.planned.target.Table)
 		cancel()
 		waits := connector.KindOf(err) == connector.Conflict || errors.Is(err, context.DeadlineExceeded)
 		if err == nil || ctx.Err() != nil || !waits {
@@ -158,7 +158,7 @@ func (s *session) beginCopy(ctx context.Context, t *table, from connector.Positi
 	t.planned.target = &target
 	t.mu.Unlock()
 	at := apply.Checkpoint{
-		Table: t.planned.table.Name.String(), Settings: settingsOf(&target), Fingerprint: fingerprintOf(t.planned.table),
+		Table: t.planned.table.Name.String(), Settings: settingsOf(&target, t.planned.settings), Fingerprint: fingerprintOf(target.Table),
 		Copy: target.Copy, Token: token,
 	}
 	for part, p := range from {

@@ -31,19 +31,13 @@ type Store interface {
 	AddEvent(ctx context.Context, e state.Event) error
 }
 
-// Settings is how one table is mirrored.
-type Settings struct {
-	Destination schema.Name // Schema and Table empty: the sink's default
-	History     bool
-}
-
 // Options is what a run needs.
 type Options struct {
 	Mirror string                                                         // the mirror's name
 	Source func(ctx context.Context, id string) (connector.Source, error) // id is the mirror's
 	Sink   func(ctx context.Context, id string) (connector.Sink, error)   // id is "" as long as the state knows none
 	Store  Store
-	Select func(t *schema.Table) (Settings, bool) // whether and how a table is mirrored
+	Selector
 	Limits Limits
 	Spool  string // folder where lanes go beyond memory; "": nowhere, the reader waits
 	Once   bool   // end when each table has passed the end of the log as it was when its copy was done, or at the start

@@ -70,6 +70,9 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, what := range s.unused(found) {
+		s.Log.Warn("settings are not used", "setting", what)
+	}
 	ps, err := planTables(ctx, s.followed(found), s.Select, s.sink, claim.Entries)
 	if err != nil {
 		return err
@@ -291,7 +294,7 @@ func (s *session) goOn(ctx context.Context, t *table) error {
 func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {
 	e := evidence{
 		copy: t.planned.target.Copy, fresh: t.log.fresh, sinkBehind: t.log.sinkBehind,
-		settings: settingsOf(t.planned.target), fingerprint: fingerprintOf(t.planned.table),
+		settings: settingsOf(t.planned.target, t.planned.settings), fingerprint: fingerprintOf(t.planned.target.Table),
 	}
 	var err error
 	if text := entries[apply.Key(t.id)]; text != "" {
