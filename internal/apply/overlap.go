@@ -50,71 +50,51 @@ func (t *Table) Reread() int64 {
 	return n
 }
 
-// overlaps reports whether some of a batch's changes may be older than rows of the destination.
-func (t *Table) overlaps(rows *connector.Rows) (bool, error) {
+// overlaps reports whether a batch that begins with this run may have changes that are older than rows of the destination.
+func (t *Table) overlaps(first connector.Commit) (bool, error) {
 	if t.at.Overlap == "" {
 		return false, nil
 	}
-	order, err := t.log.Compare(rows.Commits[0].Position, t.at.Overlap)
+	order, err := t.log.Compare(first.Position, t.at.Overlap)
 	return order <= 0, err
 }
 
-// writeOverlap writes a batch of a table that converges and returns the checkpoint behind it. First only the rows that
-// moved are read from the source; where a stored row is missing, all that are partial; and if what is whole then is
-// refused as a set, it is written row by row.
-func (t *Table) writeOverlap(ctx context.Context, rows *connector.Rows, next Checkpoint) (Checkpoint, error) {
-	f, err := fold(ctx, t.alloc, rows, t.target.Table.Key)
-	if err != nil {
-		return next, t.fault("fold changes", rows.Commits, err)
+// applyWhole writes a batch of which a stored row is missing, or another one refused: with all its partial rows read from
+// the source, as a set, and if that is refused row by row.
+func (b *Batch) applyWhole(ctx context.Context) error {
+	if b.set.rows == nil {
+		return b.inTx(ctx, b.Write)
 	}
-	write := func(whole *connector.Rows) error {
-		return t.inTx(ctx, whole, next, func(tx connector.Tx) error {
-			if f.truncated {
-				if err := t.truncate(ctx, tx, rows); err != nil {
-					return err
-				}
-			}
-			return tx.Write(ctx, t.target, whole)
-		})
+	if err := b.complete(ctx, true); err != nil {
+		return err
 	}
-	if f.rows == nil {
-		return next, t.inTx(ctx, rows, next, func(tx connector.Tx) error { return t.truncate(ctx, tx, rows) })
+	err := b.inTx(ctx, b.Write)
+	if !isRefusal(err) {
+		return err
 	}
-	defer f.rows.Release()
-	for _, all := range []bool{false, true} {
-		var whole *connector.Rows
-		if whole, next.Overlap, err = t.complete(ctx, f.rows, all, next.Overlap); err != nil {
-			return next, err
-		}
-		err = write(whole)
-		if all && isRefusal(err) {
-			whole.Distinct = false
-			err = write(whole)
-		}
-		whole.Release()
-		if !isRefusal(err) {
-			break
-		}
-	}
-	return next, err
+	b.set.rows.Distinct = false
+	defer func() { b.set.rows.Distinct = true }()
+	return b.inTx(ctx, b.Write)
 }
 
 // complete reads the rows from the source whose unsent values are not to be taken from a stored row: those that moved to
-// another key, or all. A row that is not there is deleted: a change that is still to come does the same. It returns the
-// end of the overlap that this leads to.
-func (t *Table) complete(ctx context.Context, rows *connector.Rows, all bool, overlap connector.Position) (*connector.Rows, connector.Position, error) {
-	c := completion{rows: rows, keys: newKeyEncoder(rows.Values, t.target.Table.Key)}
+// another key, or all. A row that is not there is deleted: a change that is still to come does the same. The overlap then
+// lasts until the lane has passed what was read.
+func (b *Batch) complete(ctx context.Context, all bool) error {
+	if b.set.rows == nil {
+		return nil
+	}
+	t := b.table
+	c := completion{rows: b.set.rows, keys: newKeyEncoder(b.set.rows.Values, t.target.Table.Key)}
 	wanted := c.wanted(all)
 	if len(wanted) == 0 {
-		same := *rows
-		same.Values.Retain()
-		return &same, overlap, nil
+		return nil
 	}
 	defer c.release()
 	for len(wanted) > 0 {
 		n := min(len(wanted), findKeys)
 		if err := t.find(ctx, &c, wanted[:n]); err != nil {
-			return nil, overlap, err
+			return err
 		}
 		t.reread += int64(n)
 		wanted = wanted[n:]
@@ -122,13 +102,18 @@ func (t *Table) complete(ctx context.Context, rows *connector.Rows, all bool, ov
 	// After the reading: whatever it saw was in the log by now.
 	head, err := t.source.Head(ctx, t.target.Table.Log)
 	if err != nil {
-		return nil, overlap, err
+		return err
 	}
-	if overlap, err = t.later(overlap, head[t.at.Part]); err != nil {
-		return nil, overlap, err
+	if b.next.Overlap, err = t.later(b.next.Overlap, head[t.at.Part]); err != nil {
+		return err
 	}
 	whole, err := c.result(ctx, t.alloc)
-	return whole, overlap, err
+	if err != nil {
+		return t.fault("complete changes", b.rows.Commits, err)
+	}
+	b.set.rows.Release()
+	b.set.rows = whole
+	return nil
 }
 
 // later returns the later of two positions; a may be "".

@@ -177,7 +177,7 @@ func (s *session) copyRows(ctx context.Context, t *table, from connector.Positio
 func (s *session) snapshot(ctx context.Context, t *table) (connector.Snapshot, error) {
 	for {
 		bounded, cancel := context.WithTimeout(ctx, snapshotWait)
-		snap, err := s.source.Snapshot(bounded, t.planned.table)
+		snap, err := s.source.Snapshot(bounded, t.planned.target.Table)
 		cancel()
 		waits := connector.KindOf(err) == connector.Conflict || errors.Is(err, context.DeadlineExceeded)
 		if err == nil || ctx.Err() != nil || !waits {
@@ -203,7 +203,7 @@ func (s *session) beginCopy(
 	t.total.rowsCopied, t.total.copied = 0, 0
 	t.mu.Unlock()
 	at := apply.Checkpoint{
-		Table: t.planned.table.Name.String(), Settings: settingsOf(&target), Fingerprint: fingerprintOf(t.planned.table),
+		Table: t.planned.table.Name.String(), Settings: settingsOf(&target, t.planned.settings), Fingerprint: fingerprintOf(target.Table),
 		Copy: target.Copy, Token: snap.Token(),
 	}
 	for part, p := range from {
@@ -283,7 +283,18 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	if err != nil {
 		return err
 	}
-	defer reader.Close()
+	defer func() { reader.Close() }()
+	if s.oneWriter() {
+		ahead, err := readAhead(ctx, reader)
+		if err != nil {
+			return err
+		}
+		reader = ahead
+		if err := s.loading.Acquire(ctx, 1); err != nil {
+			return err
+		}
+		defer s.loading.Release(1)
+	}
 	tx, err := s.sink.Begin(ctx)
 	if err != nil {
 		return err

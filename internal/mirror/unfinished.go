@@ -140,12 +140,12 @@ func readUnfinished(id schema.ID, at *apply.Checkpoint, entries map[string]strin
 func (s *session) mayConverge(t *connector.Target) bool {
 	_, finds := s.source.(connector.Finder)
 	ownKey := t.Key == nil || slices.Equal(t.Key, t.Table.KeyNames())
-	return finds && len(t.Table.Key) > 0 && ownKey && !t.History && !t.SoftDelete && !t.Constrained
+	return finds && len(t.Table.Key) > 0 && ownKey && !t.History && !t.SoftDelete && !t.UniqueBeyondKey
 }
 
 // planCopy cuts the table into chunks, and keeps the plan if the copy may be gone on with.
 func (s *session) planCopy(ctx context.Context, t *table, snap connector.Snapshot, at apply.Checkpoint) (*unfinished, error) {
-	chunks, err := snap.Chunks(ctx, s.Limits.ChunkRows)
+	chunks, err := snap.Chunks(ctx, s.chunkRows(t.planned.table))
 	if err != nil {
 		return nil, err
 	}
@@ -173,10 +173,10 @@ func (s *session) planCopy(ctx context.Context, t *table, snap connector.Snapsho
 func (s *session) carryOn(ctx context.Context, t *table, snap connector.Snapshot, until connector.Positions) (*unfinished, error) {
 	t.mu.Lock()
 	c := t.unfinished
-	target := *t.planned.target
+	target, settings := *t.planned.target, t.planned.settings
 	t.mu.Unlock()
 	if c == nil || len(c.missing) == c.chunks || c.fruitless == fruitlessMost || c.layout != snap.Layout() || !s.mayConverge(&target) ||
-		c.at.Settings != settingsOf(&target) || c.at.Fingerprint != fingerprintOf(target.Table) {
+		c.at.Settings != settingsOf(&target, settings) || c.at.Fingerprint != fingerprintOf(target.Table) {
 		return nil, nil
 	}
 	target.Copy = c.at.Copy
