@@ -97,6 +97,7 @@ type model struct {
 	state  *modelState
 	faults *connectortest.Faults // of the process that runs
 	calm   bool                  // no faults but the crash
+	moving bool                  // many rows move to other keys, and no table is emptied, so that a copy can go on
 	spool  string                // its folder
 	limits Limits                // of all its processes
 	reread int                   // times that rows were read by their key
@@ -118,6 +119,7 @@ func newModel(t *testing.T, seed uint64) *model {
 		rng: rand.New(rand.NewPCG(seed, 1)), spool: t.TempDir(),
 	}
 	m.setLimits()
+	m.moving = m.rng.IntN(2) == 0
 	m.db.PieceRows, m.db.RunCommits, m.db.BatchRows = 1+m.rng.IntN(4), 1+m.rng.IntN(4), 1+m.rng.IntN(3)
 	m.db.FromAck = m.rng.IntN(2) == 0
 	m.db.OnWait = func(_ schema.Name, holders []*connectortest.Txn) { m.endOneOf(holders) }
@@ -373,7 +375,11 @@ func (m *model) change(tx *connectortest.Txn, name schema.Name) {
 	value := fmt.Sprintf("v%d", m.writes)
 	big := []string{fmt.Sprintf("b%d", m.writes), connectortest.Unsent, connectortest.Unsent, connectortest.Null}[m.rng.IntN(4)]
 	var err error
-	switch n := m.rng.IntN(40); {
+	n := m.rng.IntN(40)
+	if m.moving && (n < 26 && m.rng.IntN(2) == 0 || n == 39) {
+		n, big = 26, connectortest.Unsent
+	}
+	switch {
 	case name.Table == "keyless" && n > 0, n < 16:
 		if big == connectortest.Unsent {
 			big = "b" + value
