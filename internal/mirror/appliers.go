@@ -72,15 +72,20 @@ func (s *session) giveBack(t *table, err error) error {
 
 func (s *session) applyBatch(ctx context.Context, t *table, batch []lane.Item) error {
 	frames := make([]*connector.Frames, len(batch))
+	var bytes int64
 	for i, it := range batch {
 		frames[i] = it.Frames
+		bytes += int64(len(it.Frames.Data))
 	}
+	begun := time.Now()
 	n, err := t.apply.Apply(ctx, frames)
 	if err == nil {
+		s.noteBatch(&batch[0], begun)
 		at := t.apply.Checkpoint()
 		t.mu.Lock()
 		t.entry, t.meeting = at.String(), t.apply.Meeting()
 		t.total.changes += n
+		t.total.bytesApplied += bytes
 		t.failures = 0
 		t.mu.Unlock()
 		t.lane.Done() // last: the lane's safe position says that the above is so
@@ -111,6 +116,7 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 		return s.pause(ctx, t, err)
 	case connector.Gap:
 		if s.ResyncOnGap {
+			s.observed.noteError(err)
 			return s.copyAgain(ctx, t, err.Error())
 		}
 		return s.pause(ctx, t, err)
