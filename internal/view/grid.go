@@ -1,48 +1,44 @@
-package cli
+package view
 
 import (
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
-// grid is text in aligned columns.
-type grid struct{ rows [][]string }
+// Grid is text in aligned columns.
+type Grid struct{ rows [][]string }
 
-func newGrid(head ...string) *grid { return &grid{rows: [][]string{head}} }
+// NewGrid returns a grid with this head line.
+func NewGrid(head ...string) *Grid { return &Grid{rows: [][]string{head}} }
 
-func (g *grid) add(cells ...string) { g.rows = append(g.rows, cells) }
+// Add adds a line.
+func (g *Grid) Add(cells ...string) {
+	for i, cell := range cells {
+		cells[i] = Safe(cell)
+	}
+	g.rows = append(g.rows, cells)
+}
 
-func (g *grid) print(w io.Writer, indent string) {
+// Print writes the lines, each behind indent.
+func (g *Grid) Print(w io.Writer, indent string) {
 	var widths []int
 	for _, row := range g.rows {
 		for i, cell := range row {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			widths[i] = max(widths[i], Width(cell))
 		}
 	}
 	for _, row := range g.rows {
 		var b strings.Builder
 		for i, cell := range row {
-			b.WriteString(cell)
-			b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
+			b.WriteString(pad(cell, widths[i]+2))
 		}
 		fmt.Fprintf(w, "%s%s\n", indent, strings.TrimRight(b.String(), " "))
 	}
 }
 
-// count writes a number with its thousands apart; "?" if it is not known.
-func count(n int64) string {
-	if n < 0 {
-		return "?"
-	}
-	digits := strconv.FormatInt(n, 10)
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
+// Empty reports whether there is nothing but the head line.
+func (g *Grid) Empty() bool { return len(g.rows) <= 1 }
