@@ -40,6 +40,9 @@ func (s *session) applyAll(ctx context.Context) error {
 
 // applyOne does the next that there is to do for a table: mostly, that is to apply a batch.
 func (s *session) applyOne(ctx context.Context, t *table) error {
+	if why := s.doomedFor(t); why != nil {
+		return s.giveUp(ctx, t, why)
+	}
 	items, err := t.lane.Take(s.Limits.BatchRows, s.Limits.BatchBytes, s.Limits.BatchAge)
 	if err != nil || !s.applicable(t, items) {
 		return s.attend(ctx, t, items, err)

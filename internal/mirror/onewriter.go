@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -24,6 +25,9 @@ const (
 	groupTables = 256
 	// leastRows is how many rows a table's batch may have at least, however many tables wait.
 	leastRows = 100
+	// firstRows is how many rows a table's batch may have before it is known how long they take; each one that takes less
+	// than half of writeTime doubles that.
+	firstRows = 500
 	// apartTime is how long a table's batches are written by themselves after one of them made a common transaction fail.
 	apartTime = 10 * time.Second
 	// smallChunkRows and smallChunkBytes bound a chunk, by the source's estimates: SQLite writes either in about 100 ms.
@@ -115,6 +119,10 @@ func (g *grouper) prepare(ctx context.Context, ts []*table) (group []member, err
 
 // prepareOne takes one table's batch; nil: it has none to be written with those of others.
 func (g *grouper) prepareOne(ctx context.Context, t *table, rows int, bytes int64, age time.Duration) (*member, error) {
+	if why := g.doomedFor(t); why != nil {
+		g.do(t, func() error { return g.giveUp(ctx, t, why) })
+		return nil, nil
+	}
 	items, err := t.lane.Take(rows, bytes, age)
 	if err != nil || !g.applicable(t, items) {
 		g.do(t, func() error { return g.attend(ctx, t, items, err) })
@@ -203,23 +211,19 @@ func (g *grouper) fill(ctx context.Context, tx connector.Tx, group []member) (n 
 func (t *table) atMost(rows int) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.pace > 0 {
-		return min(rows, t.pace)
-	}
-	return rows
+	return min(rows, cmp.Or(t.pace, firstRows))
 }
 
 // paced learns from the time that a table's batch took how large the next one may be; full is the size of a full one.
 func (t *table) paced(took time.Duration, rows, full int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	pace := cmp.Or(t.pace, firstRows)
 	switch {
 	case took > writeTime:
 		t.pace = max(int(float64(rows)*float64(writeTime)/float64(took)), 1)
-	case t.pace > 0 && took < writeTime/2:
-		if t.pace *= 2; t.pace >= full {
-			t.pace = 0
-		}
+	case took < writeTime/2 && rows >= pace/2 && pace < full:
+		t.pace = 2 * pace
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -39,14 +40,17 @@ type session struct {
 	spool    *lane.Spool     // nil: lanes stay in memory
 	listed   []state.Segment // of the spool, as the state has them; keepFloor's own
 	floorErr error           // keepFloor's, set before it ends
+	doomed   atomic.Pointer[doom]
 
 	clockAhead time.Duration // the source's clock, less this machine's; saveProgress's own
 
 	saving *semaphore.Weighted // held while records or checkpoints go to the state, so that no older ones follow newer ones
 
-	mu     sync.Mutex
-	logs   map[string]*logReader
-	tables map[schema.ID]*table
+	mu         sync.Mutex
+	logs       map[string]*logReader
+	tables     map[schema.ID]*table
+	heldBack   time.Duration // for which reading has waited for room in the spool
+	heldBackAt time.Time     // when it did last
 }
 
 // open begins a session. An error leaves nothing open.
