@@ -42,7 +42,9 @@ type session struct {
 	floorErr error           // keepFloor's, set before it ends
 	doomed   atomic.Pointer[doom]
 
-	clockAhead time.Duration // the source's clock, less this machine's; saveProgress's own
+	clockAhead atomic.Int64           // the source's clock, less this machine's, in nanoseconds
+	retained   atomic.Int64           // bytes of log that the source keeps for the mirror; -1: not known
+	position   atomic.Pointer[floors] // the floors that were acknowledged last
 
 	saving *semaphore.Weighted // held while records or checkpoints go to the state, so that no older ones follow newer ones
 
@@ -59,9 +61,11 @@ func (m *runner) open(ctx context.Context) (*session, error) {
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
 		ready: newReadyQueue(m.Limits.Appliers), joins: newQueue(), loading: semaphore.NewWeighted(1), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
 	}
+	s.retained.Store(-1)
 	if err := s.begin(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
+	m.observed.session.Store(s)
 	return s, nil
 }
 
@@ -164,6 +168,8 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 			return err
 		}
 	}
+	all := s.floors()
+	s.position.Store(&all)
 	s.forgetUnopened()
 	s.noteDropped(ctx, records)
 	s.fresh = false
@@ -364,7 +370,9 @@ func (s *session) run(ctx context.Context) error {
 		read.Go(func() error { return spoolError(s.spool.Run(reading)) })
 	}
 	read.Go(func() error { return s.keepProgress(reading) })
+	read.Go(func() error { return s.keepRetained(reading) })
 	err := read.Wait()
+	s.observed.is(Stopping)
 
 	s.ready.finish() // appliers end when the queue is empty
 	drained := time.AfterFunc(s.Limits.DrainFor, func() { stopWorking(errDrainTime) })
@@ -440,6 +448,15 @@ func (s *session) close() error {
 		errs = append(errs, s.sink.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// floors returns the floors of all logs that were acknowledged last. It is for keepFloor, and for what comes before that.
+func (s *session) floors() floors {
+	all := floors{}
+	for _, l := range s.allLogs() {
+		all[l.name] = l.saved
+	}
+	return all
 }
 
 func (s *session) allLogs() []*logReader {
@@ -556,6 +573,7 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 		t.lane.Hold(t.log.last.Load().UpTo)
 	}
 	t.pause(cause, s.Limits.RetryPaused)
+	s.observed.noteError(cause)
 	s.Log.Error("table is paused", "table", t.name().String(), "error", cause)
 	s.event(ctx, t.name(), "paused", cause.Error())
 	s.saveRecords(ctx, t)
@@ -574,7 +592,11 @@ func (s *session) failed(t *table, err error) (pause bool, wait time.Duration) {
 	t.lastErr = err.Error()
 	wait = failurePause << min(t.failures-1, 6)
 	t.rests = time.Now().Add(wait)
-	return t.failures >= s.Limits.TableFailures, wait
+	pause = t.failures >= s.Limits.TableFailures
+	if !pause { // else the pause counts it
+		s.observed.noteError(err)
+	}
+	return pause, wait
 }
 
 // failurePause is the first wait before a table at fault is tried again, doubled each time.
