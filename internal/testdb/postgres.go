@@ -278,6 +278,19 @@ func (p *Postgres) URL(database string) string {
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", p.Port, url.PathEscape(database))
 }
 
+// Version returns the server's version as server_version_num has it: 180004 for 18.4.
+func (p *Postgres) Version(t testing.TB) int {
+	t.Helper()
+	if testing.Short() || p == nil {
+		t.Skip(ErrNoServer)
+	}
+	version, err := strconv.Atoi(QueryText(t, p.URL("postgres"), "SHOW server_version_num"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return version
+}
+
 // Database makes an empty database for one test and returns its connection string. Slots left in it are dropped with it
 // at the test's end.
 func (p *Postgres) Database(t testing.TB) string {

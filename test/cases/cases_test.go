@@ -34,6 +34,7 @@ func TestMain(m *testing.M) { process.Main(m, &program, &testServer) }
 // settings is the file config.yaml of a case. A case without one has the zero value.
 type settings struct {
 	Only   string        `yaml:"only"`   // "copy" or "stream"; "": both
+	Server int           `yaml:"server"` // the oldest major of PostgreSQL that can run it; 0: all
 	Exit   int           `yaml:"exit"`   // exit code of each run
 	Mirror yaml.MapSlice `yaml:"mirror"` // the block of this name in the mirror's configuration
 }
@@ -79,6 +80,9 @@ func readSettings(dir string) (settings, error) {
 
 // runCase brings the changes through the copy, or through the stream: then a first run has copied what source.sql made.
 func runCase(t *testing.T, dir, way string, s settings) {
+	if have := testServer.Version(t) / 10000; have < s.Server {
+		t.Skipf("needs PostgreSQL %d, this is %d", s.Server, have)
+	}
 	source, sink := testServer.Database(t), testServer.Database(t)
 	mirror, err := yaml.Marshal(s.Mirror)
 	if err != nil {
