@@ -93,6 +93,26 @@ func StartPostgres(settings ...string) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
+	return startFrom(bin, settings)
+}
+
+// Sink returns the server that the databases of sinks are made in: of the programs in SLUICE_TEST_PGBIN_SINK, which ends
+// with the test, or where that is not set the server p itself.
+func (p *Postgres) Sink(t testing.TB) *Postgres {
+	t.Helper()
+	bin := os.Getenv("SLUICE_TEST_PGBIN_SINK")
+	if bin == "" || p == nil {
+		return p
+	}
+	sink, err := startFrom(bin, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sink.Remove)
+	return sink
+}
+
+func startFrom(bin string, settings []string) (*Postgres, error) {
 	dir, err := os.MkdirTemp("", "sluice-pg-")
 	if err != nil {
 		return nil, err

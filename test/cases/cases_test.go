@@ -44,6 +44,7 @@ func TestCases(t *testing.T) {
 	if err != nil || folders == nil {
 		t.Fatalf("no cases: %v", err)
 	}
+	sinkServer := testServer.Sink(t)
 	for _, f := range folders {
 		dir := filepath.Dir(f)
 		s, err := readSettings(dir)
@@ -56,7 +57,7 @@ func TestCases(t *testing.T) {
 			}
 			t.Run(dir+"/"+way, func(t *testing.T) {
 				t.Parallel()
-				runCase(t, dir, way, s)
+				runCase(t, sinkServer, dir, way, s)
 			})
 		}
 	}
@@ -79,11 +80,11 @@ func readSettings(dir string) (settings, error) {
 }
 
 // runCase brings the changes through the copy, or through the stream: then a first run has copied what source.sql made.
-func runCase(t *testing.T, dir, way string, s settings) {
-	if have := testServer.Version(t) / 10000; have < s.Server {
+func runCase(t *testing.T, sinkServer *testdb.Postgres, dir, way string, s settings) {
+	if have := min(testServer.Version(t), sinkServer.Version(t)) / 10000; have < s.Server {
 		t.Skipf("needs PostgreSQL %d, this is %d", s.Server, have)
 	}
-	source, sink := testServer.Database(t), testServer.Database(t)
+	source, sink := testServer.Database(t), sinkServer.Database(t)
 	mirror, err := yaml.Marshal(s.Mirror)
 	if err != nil {
 		t.Fatal(err)
