@@ -28,4 +28,5 @@ func bitSet(maps [][]byte, c, i int) bool {
 
 func (*Frames) event()       {}
 func (*SchemaChange) event() {}
+func (*Unselected) event()   {}
 func (*Progress) event()     {}

@@ -48,11 +48,14 @@ type session struct {
 
 	saving *semaphore.Weighted // held while records or checkpoints go to the state, so that no older ones follow newer ones
 
+	look chan struct{} // a discovery round is wanted at once
+
 	mu         sync.Mutex
 	logs       map[string]*logReader
 	tables     map[schema.ID]*table
-	heldBack   time.Duration // for which reading has waited for room in the spool
-	heldBackAt time.Time     // when it did last
+	passedOver map[schema.ID]schema.Name // the source's other tables, as last found
+	heldBack   time.Duration             // for which reading has waited for room in the spool
+	heldBackAt time.Time                 // when it did last
 }
 
 // open begins a session. An error leaves nothing open.
@@ -60,6 +63,7 @@ func (m *runner) open(ctx context.Context) (*session, error) {
 	s := &session{
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
 		ready: newReadyQueue(m.Limits.Appliers), joins: newQueue(), loading: semaphore.NewWeighted(1), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		look: make(chan struct{}, 1),
 	}
 	s.retained.Store(-1)
 	if err := s.begin(ctx); err != nil {
@@ -82,6 +86,7 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.passOver(found)
 	for _, what := range s.unused(found) {
 		s.Log.Warn("settings are not used", "setting", what)
 	}
@@ -158,7 +163,7 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 		s.tables[t.id] = t
 		t.total.resume(saved[t.id].Progress)
 		if p.refused != "" {
-			t.phase, t.reason = Refused, p.refused
+			t.phase, t.reason, t.copy = Refused, p.refused, copyBegun(entries[apply.Key(t.id)], saved[t.id])
 			continue
 		}
 		if t.log, err = s.openLog(ctx, p.table.Log, entries, stateFloors); err != nil {
@@ -176,6 +181,15 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 	s.saveRecords(ctx)
 	s.saveProgress(ctx)
 	return nil
+}
+
+// copyBegun returns the number of the newest copy of a table that is not to go on now.
+func copyBegun(entry string, saved state.Table) int {
+	at, err := apply.ParseCheckpoint(entry)
+	if err != nil { // there is none: retireEntries has refused a damaged one
+		return saved.Copy
+	}
+	return max(saved.Copy, at.Copy)
 }
 
 // retireEntries makes it durable, before the log passes them, which tables cannot go on from their entries: those that
