@@ -139,6 +139,9 @@ type Rows struct {
 	Absent   [][]byte // likewise: no such attribute (DynamoDB), remove the stored one; nil: none
 	Commits  []Commit // cover the rows in order; nil in a copy and in a folded batch
 	Distinct bool     // folded, see Tx.Write; else row by row, in order
+	// Deleted is, of a folded batch for a SoftDelete target, by row when it was deleted; the zero time: it lives. An Insert
+	// or Update with a time is a row that came or changed, and went, within the batch. nil otherwise. See DeletionTimes.
+	Deleted []time.Time
 }
 
 // Sink writes to one system. Plan, Create and Begin are safe for concurrent use.
@@ -176,6 +179,10 @@ type Tx interface {
 	// of it, else under its own; then the rows under the keys of all Delete and Before rows go; then Insert and Update
 	// rows are put. An Update with unsent values and no stored row is Kind BadRow. Other Rows are applied one by one in
 	// order. A History target gets every row appended, as Commits describe them.
+	//
+	// In a SoftDelete target rows do not go: what would go stays with its values and gets the time of its deletion in the
+	// column DeletedAt, unless it has one. Such a row is not there for an Update with unsent values; an Insert or Update of
+	// its key replaces it whole, which a set's rows with a time in Rows.Deleted do too.
 	Write(ctx context.Context, t *Target, r *Rows) error
 	// Commit makes both durable; a "" value deletes its key. After Kind Unavailable it may have happened: Claim and look.
 	Commit(ctx context.Context, entries map[string]string) error
@@ -188,6 +195,9 @@ type Traits struct {
 	Keeps   bool // the sink keeps entries; else the state store does, after Commit
 	Writers int  // transactions at once; 1: the engine puts several tables into one
 }
+
+// DeletedAt is the column in which a SoftDelete target keeps the commit time of a row's deletion; NULL: it lives.
+const DeletedAt = "_sluice_deleted_at"
 
 // Target is how the sink stores a table. Plan is passed the first four lines and fills in the rest, by column.
 type Target struct {

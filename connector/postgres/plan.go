@@ -69,9 +69,6 @@ func checkTarget(t *connector.Target) error {
 	if t.Name.Schema == sinkSchema || t.Name.Schema == "information_schema" || strings.HasPrefix(t.Name.Schema, "pg_") {
 		return refuse("choose another schema in `destination`", "schema %s is not for mirrored tables", quoteIdent(t.Name.Schema))
 	}
-	if t.SoftDelete {
-		return refuse("set `deletes: hard`", "this sink has no soft deletes")
-	}
 	names := []string{t.Name.Schema, t.Name.Table}
 	for _, c := range t.Columns {
 		name := t.Table.Columns[c].Name
@@ -314,6 +311,9 @@ func tableColumns(t *connector.Target) []tableColumn {
 	}
 	if t.History {
 		columns = append(columns, historyColumns...)
+	}
+	if t.SoftDelete {
+		columns = append(columns, tableColumn{name: connector.DeletedAt, typ: "timestamp with time zone", source: -1})
 	}
 	return columns
 }

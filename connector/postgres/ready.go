@@ -150,8 +150,11 @@ func (x *tx) place(ctx context.Context, t *connector.Target, oid string, adopted
 				"somebody has written rows to the table before its first copy was ready")
 		}
 	}
-	if t.History {
+	switch {
+	case t.History:
 		return x.appendCopy(ctx, t)
+	case t.SoftDelete:
+		return x.merge(ctx, t, oid)
 	}
 	bound, err := x.isBound(ctx, oid)
 	if err == nil && !bound {
@@ -251,8 +254,8 @@ func (x *tx) grantDefaults(ctx context.Context, name schema.Name) error {
 	return err
 }
 
-// merge makes the destination's rows those of the copy, touching only rows that differ. Rows are compared by the text of
-// all their values, for some types have no equality.
+// merge makes the destination's rows those of the copy, touching only rows that differ; with soft deletes, rows that the copy
+// lacks stay as deleted ones. Rows are compared by the text of all their values, for some types have no equality.
 func (x *tx) merge(ctx context.Context, t *connector.Target, oid string) error {
 	if err := x.addColumns(ctx, t, oid); err != nil {
 		return err
@@ -270,8 +273,13 @@ func (x *tx) merge(ctx context.Context, t *connector.Target, oid string) error {
 		}
 	}
 	dest, from, list := quoteName(t.Name), quoteName(copyName(t)), strings.Join(names, ", ")
+	gone := "DELETE FROM " + dest + " d WHERE "
+	if t.SoftDelete {
+		deleted := quoteIdent(connector.DeletedAt)
+		gone = "UPDATE " + dest + " d SET " + deleted + " = clock_timestamp() WHERE d." + deleted + " IS NULL AND "
+	}
 	_, err := x.exec(ctx, strings.Join([]string{
-		"DELETE FROM " + dest + " d WHERE NOT EXISTS (SELECT FROM " + from + " c WHERE " + strings.Join(match, " AND ") + ")",
+		gone + "NOT EXISTS (SELECT FROM " + from + " c WHERE " + strings.Join(match, " AND ") + ")",
 		"INSERT INTO " + dest + " (" + list + ") SELECT " + strings.Join(theirs, ", ") + " FROM " + from + " c WHERE NOT EXISTS (SELECT FROM " +
 			dest + " d WHERE " + strings.Join(match, " AND ") + " AND ROW(" + strings.Join(mine, ", ") + ")::text = ROW(" + strings.Join(theirs, ", ") +
 			")::text) ON CONFLICT (" + quoteList(keyNames(t)) + ") DO UPDATE SET " + strings.Join(sets, ", "),

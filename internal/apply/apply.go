@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -144,7 +145,8 @@ func (t *Table) next(last connector.Commit) (Checkpoint, error) {
 
 // writeOnce writes the batch as a set, and row by row if the set is refused.
 func (t *Table) writeOnce(ctx context.Context, rows *connector.Rows, next Checkpoint) error {
-	if t.target.History {
+	// What a truncation deletes softly must be stored before it.
+	if t.target.History || t.target.SoftDelete && slices.Contains(rows.Ops, connector.Truncate) {
 		return t.inTx(ctx, rows, next, func(tx connector.Tx) error { return tx.Write(ctx, t.target, rows) })
 	}
 	err := t.inTx(ctx, rows, next, func(tx connector.Tx) error { return t.writeSet(ctx, tx, rows) })
@@ -156,7 +158,7 @@ func (t *Table) writeOnce(ctx context.Context, rows *connector.Rows, next Checkp
 
 // writeSet writes what the batch comes to.
 func (t *Table) writeSet(ctx context.Context, tx connector.Tx, rows *connector.Rows) error {
-	f, err := fold(ctx, t.alloc, rows, t.target.Table.Key)
+	f, err := fold(ctx, t.alloc, rows, t.target.Table.Key, t.target.SoftDelete)
 	if err != nil {
 		return t.fault("fold changes", rows.Commits, err)
 	}
