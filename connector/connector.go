@@ -199,16 +199,32 @@ type Traits struct {
 // DeletedAt is the column in which a SoftDelete target keeps the commit time of a row's deletion; NULL: it lives.
 const DeletedAt = "_sluice_deleted_at"
 
-// Target is how the sink stores a table. Plan is passed the first four lines and fills in the rest, by column.
+// Existing is what becomes of a destination that somebody else has made and that holds rows.
+type Existing uint8
+
+// What becomes of it.
+const (
+	RefuseExisting  Existing = iota // Plan refuses it, unless it is empty
+	ReplaceExisting                 // the copy's rows take the place of its rows, in the same table
+	MergeExisting                   // the copy's rows are put among its rows; what the source does not have stays
+)
+
+// String returns the setting's text.
+func (e Existing) String() string { return [...]string{"refuse", "replace", "merge"}[e] }
+
+// Target is how the sink stores a table. Plan is passed the first five lines and fills in the rest, by column. Existing is
+// left as it is where the table is somebody else's making, and cleared where it is ours: the table itself then stays for ever.
 type Target struct {
 	Table                         *schema.Table
 	Name                          schema.Name
 	Key                           []string // nil: the table's own
 	History, SoftDelete           bool
+	Existing                      Existing
 	Columns                       []int    // stored ones, indexes into Table.Columns; nil to Plan: all
 	SinkNames, SinkTypes, Misfits []string // Misfits: which values do not fit; "": all do
 	Copy                          int      // number of the copy under way, or last ready; a new number begins without rows
 	// UniqueBeyondKey says that the destination, as it is now, has a unique or exclusion constraint, or such an index, that
 	// the key does not imply. States that the source never had may break it, so a copy does not go on under a second Snapshot.
 	UniqueBeyondKey bool
+	Notes           []string // for people: what at the destination may refuse or change rows
 }

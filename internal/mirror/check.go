@@ -130,6 +130,9 @@ func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Tab
 		if p.refused != "" {
 			c.refuse("sink", p.table.Name, p.refused)
 		}
+		for _, note := range p.notes() {
+			c.add("sink", connector.Problem{Table: p.table.Name.String(), What: note, Note: true})
+		}
 	}
 	return nil
 }

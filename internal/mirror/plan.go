@@ -23,6 +23,14 @@ type planned struct {
 	refused  string // why, and what to do
 }
 
+// notes are what a person should know of the destination.
+func (p planned) notes() []string {
+	if p.target == nil {
+		return nil
+	}
+	return p.target.Notes
+}
+
 // destination is where the table is, or would be.
 func (p planned) destination() schema.Name {
 	if p.target != nil {
@@ -59,7 +67,7 @@ func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.
 	}
 	chosen, _ := choose(t, s) // refusal has seen that it can
 	target, err := sink.Plan(ctx, connector.Target{
-		Table: chosen.table, Name: s.Destination, Key: s.Key, History: s.History, Columns: chosen.columns,
+		Table: chosen.table, Name: s.Destination, Key: s.Key, History: s.History, SoftDelete: s.SoftDelete, Existing: s.Existing, Columns: chosen.columns,
 	})
 	if e, ok := errors.AsType[*connector.Error](err); ok && !concernsAll(err) && (e.Kind == connector.TableFault || e.Kind == connector.Setup) {
 		p.refused = e.Error()
@@ -76,6 +84,9 @@ func refusal(t *schema.Table, s Settings) string {
 	}
 	if t.Refused != "" {
 		return t.Refused
+	}
+	if s.History && s.SoftDelete {
+		return `a history keeps every deletion as a row of its own; leave "deletes: soft" out`
 	}
 	_, why := choose(t, s)
 	return why
@@ -161,7 +172,7 @@ func MakePlan(ctx context.Context, source connector.Source, sink connector.Sink,
 
 func describe(p planned) TablePlan {
 	d := TablePlan{
-		Table: p.table.Name, Destination: p.destination(), Action: "copy", Mode: "current", Refused: p.refused,
+		Table: p.table.Name, Destination: p.destination(), Action: "copy", Mode: "current", Deletes: "hard", Refused: p.refused,
 		Key: keyNamesOf(p), Rows: p.table.Rows, Bytes: p.table.RowBytes,
 	}
 	if p.target == nil {
@@ -171,6 +182,13 @@ func describe(p planned) TablePlan {
 	if p.target.History {
 		d.Mode = "history"
 	}
+	if p.target.SoftDelete {
+		d.Deletes = "soft"
+	}
+	if p.target.Existing != connector.RefuseExisting {
+		d.Existing = p.target.Existing.String()
+	}
+	d.Notes = p.target.Notes
 	if p.target.Copy > 0 {
 		d.Action = "continue"
 	}
@@ -208,6 +226,12 @@ func settingsOf(t *connector.Target, s Settings) string {
 	}
 	if s.ExcludeColumns != nil {
 		text += fmt.Sprintf(", exclude_columns %q", s.ExcludeColumns)
+	}
+	if t.SoftDelete {
+		text += ", deletes soft"
+	}
+	if t.Existing == connector.MergeExisting {
+		text += ", existing merge"
 	}
 	return text
 }
