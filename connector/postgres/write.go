@@ -585,6 +585,10 @@ func (w *rowWriter) delete(ctx context.Context, i int) error {
 }
 
 func (w *rowWriter) truncate(ctx context.Context, i int) error {
+	if w.target.Existing == connector.MergeExisting {
+		return sinkFault(connector.TableFault, "write rows", w.target.Name, "delete the source's rows from the table, then `resync` it",
+			"the source has truncated the table, and which rows of the destination are its own is not known (`existing: merge`)")
+	}
 	if w.deleted >= 0 {
 		if err := w.addDeletion(i); err != nil {
 			return err

@@ -40,10 +40,15 @@ func (p planned) destination() schema.Name {
 }
 
 // planTables decides for each selected table where and how it is stored. It changes nothing. Of several tables with one
-// destination one keeps it: the one that is stored there as entries, those of the sink, say.
+// destination one keeps it: the one that is stored there as entries, those of the sink, say. origin names the source's
+// database, see identityOf.
 func planTables(
-	ctx context.Context, tables []*schema.Table, sel func(*schema.Table) (Settings, bool), sink connector.Sink, entries map[string]string,
+	ctx context.Context, tables []*schema.Table, sel func(*schema.Table) (Settings, bool), origin string, sink connector.Sink, entries map[string]string,
 ) ([]planned, error) {
+	end, err := identityOf(ctx, sink)
+	if err != nil {
+		return nil, err
+	}
 	var ps []planned
 	for _, t := range tables {
 		settings, ok := sel(t)
@@ -54,10 +59,29 @@ func planTables(
 		if err != nil {
 			return nil, err
 		}
+		if p.target != nil && end != "" && end == origin && p.target.Name == t.Name {
+			p.refused, p.target = "source and destination are the same table; choose another database or `destination`", nil
+		}
 		ps = append(ps, p)
 	}
 	refuseCollisions(ps, entries)
 	return ps, nil
+}
+
+// identityOf names the database behind a source or a sink; "" if that is not known.
+func identityOf(ctx context.Context, side any) (string, error) {
+	if i, ok := side.(connector.Identifier); ok {
+		return i.Identity(ctx)
+	}
+	return "", nil
+}
+
+// entriesOf returns the sink's entries as the next Claim would find them, as far as that can be told.
+func entriesOf(ctx context.Context, sink connector.Sink) (map[string]string, error) {
+	if r, ok := sink.(connector.EntryReader); ok {
+		return r.Entries(ctx)
+	}
+	return nil, nil
 }
 
 func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.Sink) (planned, error) {
@@ -159,7 +183,15 @@ func MakePlan(ctx context.Context, source connector.Source, sink connector.Sink,
 	if err != nil {
 		return nil, err
 	}
-	ps, err := planTables(ctx, tables, sel.Select, sink, nil)
+	origin, err := identityOf(ctx, source)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := entriesOf(ctx, sink)
+	if err != nil {
+		return nil, err
+	}
+	ps, err := planTables(ctx, tables, sel.Select, origin, sink, entries)
 	if err != nil {
 		return nil, err
 	}
