@@ -126,6 +126,10 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 	}
 }
 
+var existing = map[config.Existing]connector.Existing{
+	config.RefuseExisting: connector.RefuseExisting, config.ReplaceExisting: connector.ReplaceExisting, config.MergeExisting: connector.MergeExisting,
+}
+
 // selects reports whether and how a table is mirrored.
 func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 	settings := m.file.Mirror
@@ -133,10 +137,13 @@ func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 		return mirror.Settings{}, false
 	}
 	keyless := len(t.Key) == 0 && settings.WithoutPrimaryKey == config.HistoryKeyless
+	history := settings.ModeOf(t.Name) == config.History || keyless
 	own := settings.ForTable(t.Name)
 	return mirror.Settings{
 		Destination: settings.DestinationOf(t.Name),
-		History:     settings.ModeOf(t.Name) == config.History || keyless,
+		History:     history,
+		SoftDelete:  settings.DeletesOf(t.Name) == config.SoftDeletes && !keyless,
+		Existing:    existing[settings.ExistingOf(t.Name)],
 		Key:         own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Where: own.Where,
 	}, true
 }

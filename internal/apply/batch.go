@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluicehq/sluice/connector"
@@ -25,7 +26,8 @@ type Batch struct {
 
 	table *Table
 	rows  *connector.Rows // all of it, row by row
-	set   folded          // what it comes to; nothing for a history, which gets every row
+	byRow bool            // it is written row by row: a history gets every one, and what a soft truncation deletes must be stored
+	set   folded          // else what it comes to
 	next  Checkpoint      // behind it
 }
 
@@ -48,8 +50,9 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 	if b.rows, err = t.decoder.Decode(left); err != nil {
 		return nil, t.fault("decode changes", left.Commits, err)
 	}
-	if !t.target.History {
-		if b.set, err = fold(ctx, t.alloc, b.rows, t.target.Table.Key); err != nil {
+	b.byRow = t.target.History || t.target.SoftDelete && slices.Contains(b.rows.Ops, connector.Truncate)
+	if !b.byRow {
+		if b.set, err = fold(ctx, t.alloc, b.rows, t.target.Table.Key, t.target.SoftDelete); err != nil {
 			b.rows.Release()
 			return nil, t.fault("fold changes", b.rows.Commits, err)
 		}
@@ -100,15 +103,15 @@ func (b *Batch) Apply(ctx context.Context) error {
 func (b *Batch) applyOnce(ctx context.Context) error {
 	err := b.inTx(ctx, b.Write)
 	kind := connector.KindOf(err)
-	if err == nil || kind != connector.Constraint && kind != connector.BadRow || b.table.target.History {
+	if err == nil || kind != connector.Constraint && kind != connector.BadRow || b.byRow {
 		return err
 	}
 	return b.inTx(ctx, b.writeRows)
 }
 
-// Write writes the batch as a set, or the rows of a history. Who commits tx with the Entry calls Committed.
+// Write writes the batch as a set, or row by row where it must be. Who commits tx with the Entry calls Committed.
 func (b *Batch) Write(ctx context.Context, tx connector.Tx) error {
-	if b.table.target.History {
+	if b.byRow {
 		return b.writeRows(ctx, tx)
 	}
 	if b.set.truncated {

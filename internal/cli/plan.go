@@ -69,15 +69,41 @@ func printPlan(w io.Writer, p *mirror.Plan) {
 			overview.Add(t.Table.String(), "", t.Action, "", "", view.Count(t.Rows))
 			continue
 		}
-		overview.Add(t.Table.String(), t.Destination.String(), t.Action, t.Mode, keyOf(t), view.Count(t.Rows))
+		overview.Add(t.Table.String(), t.Destination.String(), actionOf(t), modeOf(t), keyOf(t), view.Count(t.Rows))
 	}
 	overview.Print(w, "")
 	printDifferences(w, p)
+	printNotes(w, p)
 	if refusals(p) > 0 {
 		fmt.Fprintln(w, "\nRefused:")
 	}
 	for _, t := range tablesTo(p, "refuse") {
 		fmt.Fprintf(w, "  %s: %s\n", t.Table, t.Refused)
+	}
+}
+
+// actionOf says also what becomes of a destination that somebody else has made.
+func actionOf(t mirror.TablePlan) string {
+	if t.Action == "copy" && t.Existing != "" {
+		return t.Action + ", " + t.Existing
+	}
+	return t.Action
+}
+
+func modeOf(t mirror.TablePlan) string {
+	if t.Deletes == "soft" {
+		return t.Mode + ", soft deletes"
+	}
+	return t.Mode
+}
+
+func printNotes(w io.Writer, p *mirror.Plan) {
+	heading := "\nWorth knowing of the destinations:\n"
+	for _, t := range p.Tables {
+		for _, note := range t.Notes {
+			fmt.Fprintf(w, "%s  %s: %s\n", heading, t.Destination, note)
+			heading = ""
+		}
 	}
 }
 
@@ -135,6 +161,9 @@ type tablePlanJSON struct {
 	Action      string           `json:"action"`
 	Refused     string           `json:"refused,omitempty"`
 	Mode        string           `json:"mode"`
+	Deletes     string           `json:"deletes"`
+	Existing    string           `json:"existing,omitempty"`
+	Notes       []string         `json:"notes,omitempty"`
 	Key         []string         `json:"key"`
 	Columns     []columnPlanJSON `json:"columns"`
 	Rows        int64            `json:"rows"`
@@ -154,6 +183,7 @@ func printPlanJSON(w io.Writer, p *mirror.Plan) error {
 	for _, t := range p.Tables {
 		table := tablePlanJSON{
 			Table: t.Table.String(), Destination: t.Destination.String(), Action: t.Action, Refused: t.Refused, Mode: t.Mode,
+			Deletes: t.Deletes, Existing: t.Existing, Notes: t.Notes,
 			Key: append([]string{}, t.Key...), Columns: []columnPlanJSON{}, Rows: t.Rows, Bytes: t.Bytes,
 		}
 		for _, c := range t.Columns {

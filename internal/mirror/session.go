@@ -27,6 +27,7 @@ import (
 type session struct {
 	*runner
 	source connector.Source
+	origin string // the source's database
 	sink   connector.Sink
 	budget *lane.Budget
 	copies *semaphore.Weighted // chunk readers, over all tables
@@ -82,6 +83,9 @@ func (s *session) begin(ctx context.Context) error {
 	if s.source, err = s.runner.Source(ctx, claim.ID); err != nil {
 		return err
 	}
+	if s.origin, err = identityOf(ctx, s.source); err != nil {
+		return err
+	}
 	found, err := s.source.Tables(ctx)
 	if err != nil {
 		return err
@@ -90,7 +94,7 @@ func (s *session) begin(ctx context.Context) error {
 	for _, what := range s.unused(found) {
 		s.Log.Warn("settings are not used", "setting", what)
 	}
-	ps, err := planTables(ctx, s.followed(found), s.Select, s.sink, claim.Entries)
+	ps, err := planTables(ctx, s.followed(found), s.Select, s.origin, s.sink, claim.Entries)
 	if err != nil {
 		return err
 	}
