@@ -32,7 +32,7 @@ func (a *app) planCommand() *cobra.Command {
 			} else {
 				printPlan(a.stdout, plan)
 			}
-			if err == nil && refusals(plan) > 0 {
+			if err == nil && (refusals(plan) > 0 || len(plan.Unused) > 0) {
 				return errNotInOrder
 			}
 			return err
@@ -56,6 +56,7 @@ func tablesTo(p *mirror.Plan, action string) []mirror.TablePlan {
 
 // printPlan writes an overview, then what is not stored as it is at the source, then what is refused and why.
 func printPlan(w io.Writer, p *mirror.Plan) {
+	defer printUnused(w, p)
 	if len(p.Tables) == 0 {
 		fmt.Fprintln(w, "No table of the source is selected.")
 		return
@@ -68,15 +69,50 @@ func printPlan(w io.Writer, p *mirror.Plan) {
 			overview.Add(t.Table.String(), "", t.Action, "", "", view.Count(t.Rows))
 			continue
 		}
-		overview.Add(t.Table.String(), t.Destination.String(), t.Action, t.Mode, keyOf(t), view.Count(t.Rows))
+		overview.Add(t.Table.String(), t.Destination.String(), actionOf(t), modeOf(t), keyOf(t), view.Count(t.Rows))
 	}
 	overview.Print(w, "")
 	printDifferences(w, p)
+	printNotes(w, p)
 	if refusals(p) > 0 {
 		fmt.Fprintln(w, "\nRefused:")
 	}
 	for _, t := range tablesTo(p, "refuse") {
 		fmt.Fprintf(w, "  %s: %s\n", t.Table, t.Refused)
+	}
+}
+
+// actionOf says also what becomes of a destination that somebody else has made.
+func actionOf(t mirror.TablePlan) string {
+	if t.Action == "copy" && t.Existing != "" {
+		return t.Action + ", " + t.Existing
+	}
+	return t.Action
+}
+
+func modeOf(t mirror.TablePlan) string {
+	if t.Deletes == "soft" {
+		return t.Mode + ", soft deletes"
+	}
+	return t.Mode
+}
+
+func printNotes(w io.Writer, p *mirror.Plan) {
+	heading := "\nWorth knowing of the destinations:\n"
+	for _, t := range p.Tables {
+		for _, note := range t.Notes {
+			fmt.Fprintf(w, "%s  %s: %s\n", heading, t.Destination, note)
+			heading = ""
+		}
+	}
+}
+
+func printUnused(w io.Writer, p *mirror.Plan) {
+	if len(p.Unused) > 0 {
+		fmt.Fprintln(w, "\nNot used:")
+	}
+	for _, what := range p.Unused {
+		fmt.Fprintf(w, "  %s\n", what)
 	}
 }
 
@@ -116,6 +152,7 @@ func sameType(a, b string) bool {
 // planJSON is the form of `plan --json`. Its keys are promised to stay.
 type planJSON struct {
 	Tables []tablePlanJSON `json:"tables"`
+	Unused []string        `json:"unused,omitempty"`
 }
 
 type tablePlanJSON struct {
@@ -124,6 +161,9 @@ type tablePlanJSON struct {
 	Action      string           `json:"action"`
 	Refused     string           `json:"refused,omitempty"`
 	Mode        string           `json:"mode"`
+	Deletes     string           `json:"deletes"`
+	Existing    string           `json:"existing,omitempty"`
+	Notes       []string         `json:"notes,omitempty"`
 	Key         []string         `json:"key"`
 	Columns     []columnPlanJSON `json:"columns"`
 	Rows        int64            `json:"rows"`
@@ -139,10 +179,11 @@ type columnPlanJSON struct {
 }
 
 func printPlanJSON(w io.Writer, p *mirror.Plan) error {
-	out := planJSON{Tables: []tablePlanJSON{}}
+	out := planJSON{Tables: []tablePlanJSON{}, Unused: p.Unused}
 	for _, t := range p.Tables {
 		table := tablePlanJSON{
 			Table: t.Table.String(), Destination: t.Destination.String(), Action: t.Action, Refused: t.Refused, Mode: t.Mode,
+			Deletes: t.Deletes, Existing: t.Existing, Notes: t.Notes,
 			Key: append([]string{}, t.Key...), Columns: []columnPlanJSON{}, Rows: t.Rows, Bytes: t.Bytes,
 		}
 		for _, c := range t.Columns {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sluicehq/sluice/connector"
-	"github.com/sluicehq/sluice/internal/lane"
 )
 
 // Monitor lets others see how a run stands while it goes on. The zero value is ready; it is given to one Run at a time, in
@@ -131,12 +130,13 @@ func (l *Live) blame(err error) {
 	}
 }
 
-// noteBatch counts a batch that has become durable a moment ago.
-func (s *session) noteBatch(first *lane.Item, begun time.Time) {
+// noteBatch counts a batch that has become durable a moment ago; oldest is the commit of its first change, by the source's
+// clock, and zero if that is not known.
+func (s *session) noteBatch(oldest, begun time.Time) {
 	now := time.Now()
 	s.observed.batches.observe(now.Sub(begun))
-	if commits := first.Frames.Commits; len(commits) > 0 && !commits[0].Time.IsZero() {
-		s.observed.delays.observe(now.Add(time.Duration(s.clockAhead.Load())).Sub(commits[0].Time))
+	if !oldest.IsZero() {
+		s.observed.delays.observe(now.Add(time.Duration(s.clockAhead.Load())).Sub(oldest))
 	}
 }
 

@@ -27,15 +27,21 @@ import (
 type session struct {
 	*runner
 	source connector.Source
+	origin string // the source's database
 	sink   connector.Sink
 	budget *lane.Budget
 	copies *semaphore.Weighted // chunk readers, over all tables
-	ready  *queue              // tables with changes to apply, the longest waiting first
+	ready  *readyQueue         // tables with changes to apply
 	joins  *queue              // tables to copy
+
+	// loading is held while a chunk is written to a sink with one writer: of a copy no more than one transaction stands
+	// before one of changes.
+	loading *semaphore.Weighted
 
 	spool    *lane.Spool     // nil: lanes stay in memory
 	listed   []state.Segment // of the spool, as the state has them; keepFloor's own
 	floorErr error           // keepFloor's, set before it ends
+	doomed   atomic.Pointer[doom]
 
 	clockAhead atomic.Int64           // the source's clock, less this machine's, in nanoseconds
 	retained   atomic.Int64           // bytes of log that the source keeps for the mirror; -1: not known
@@ -43,16 +49,22 @@ type session struct {
 
 	saving *semaphore.Weighted // held while records or checkpoints go to the state, so that no older ones follow newer ones
 
-	mu     sync.Mutex
-	logs   map[string]*logReader
-	tables map[schema.ID]*table
+	look chan struct{} // a discovery round is wanted at once
+
+	mu         sync.Mutex
+	logs       map[string]*logReader
+	tables     map[schema.ID]*table
+	passedOver map[schema.ID]schema.Name // the source's other tables, as last found
+	heldBack   time.Duration             // for which reading has waited for room in the spool
+	heldBackAt time.Time                 // when it did last
 }
 
 // open begins a session. An error leaves nothing open.
 func (m *runner) open(ctx context.Context) (*session, error) {
 	s := &session{
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
-		ready: newQueue(), joins: newQueue(), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		ready: newReadyQueue(m.Limits.Appliers), joins: newQueue(), loading: semaphore.NewWeighted(1), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		look: make(chan struct{}, 1),
 	}
 	s.retained.Store(-1)
 	if err := s.begin(ctx); err != nil {
@@ -71,11 +83,18 @@ func (s *session) begin(ctx context.Context) error {
 	if s.source, err = s.runner.Source(ctx, claim.ID); err != nil {
 		return err
 	}
+	if s.origin, err = identityOf(ctx, s.source); err != nil {
+		return err
+	}
 	found, err := s.source.Tables(ctx)
 	if err != nil {
 		return err
 	}
-	ps, err := planTables(ctx, s.followed(found), s.Select, s.sink, claim.Entries)
+	s.passOver(found)
+	for _, what := range s.unused(found) {
+		s.Log.Warn("settings are not used", "setting", what)
+	}
+	ps, err := planTables(ctx, s.followed(found), s.Select, s.origin, s.sink, claim.Entries)
 	if err != nil {
 		return err
 	}
@@ -148,7 +167,7 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 		s.tables[t.id] = t
 		t.total.resume(saved[t.id].Progress)
 		if p.refused != "" {
-			t.phase, t.reason = Refused, p.refused
+			t.phase, t.reason, t.copy = Refused, p.refused, copyBegun(entries[apply.Key(t.id)], saved[t.id])
 			continue
 		}
 		if t.log, err = s.openLog(ctx, p.table.Log, entries, stateFloors); err != nil {
@@ -166,6 +185,15 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 	s.saveRecords(ctx)
 	s.saveProgress(ctx)
 	return nil
+}
+
+// copyBegun returns the number of the newest copy of a table that is not to go on now.
+func copyBegun(entry string, saved state.Table) int {
+	at, err := apply.ParseCheckpoint(entry)
+	if err != nil { // there is none: retireEntries has refused a damaged one
+		return saved.Copy
+	}
+	return max(saved.Copy, at.Copy)
 }
 
 // retireEntries makes it durable, before the log passes them, which tables cannot go on from their entries: those that
@@ -298,7 +326,7 @@ func (s *session) goOn(ctx context.Context, t *table) error {
 func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {
 	e := evidence{
 		copy: t.planned.target.Copy, fresh: t.log.fresh, sinkBehind: t.log.sinkBehind,
-		settings: settingsOf(t.planned.target), fingerprint: fingerprintOf(t.planned.table),
+		settings: settingsOf(t.planned.target, t.planned.settings), fingerprint: fingerprintOf(t.planned.target.Table),
 	}
 	var err error
 	if text := entries[apply.Key(t.id)]; text != "" {
@@ -339,8 +367,12 @@ func (s *session) run(ctx context.Context) error {
 	defer stopWorking(nil)
 
 	work, working := errgroup.WithContext(working)
-	for range s.Limits.Appliers {
-		work.Go(func() error { return s.applyAll(working) })
+	if s.oneWriter() {
+		work.Go(func() error { return s.applyTogether(working) })
+	} else {
+		for range s.Limits.Appliers {
+			work.Go(func() error { return s.applyAll(working) })
+		}
 	}
 	context.AfterFunc(working, func() { stopReading(context.Cause(working)) })
 
