@@ -157,6 +157,10 @@ func (s *memoryStore) History(table schema.Name, _ []string) ([]HistoryRow, erro
 	return s.store.History(table), nil
 }
 
+func (s *memoryStore) SoftRows(table schema.Name, _ []string) ([]Row, error) {
+	return s.store.SoftRows(table), nil
+}
+
 func (s *memoryStore) LoseAnswer() { s.faults.LoseAnswer(CallCommit, 1, connector.Unavailable) }
 
 func (s *memoryStore) CreateForeign(table schema.Name, columns ...string) error {

@@ -100,8 +100,8 @@ type Stranger interface {
 	StrangePosition() connector.Position
 }
 
-// SinkSystem is a sink's server. Where it implements [HistoryReader], [AnswerLoser] or [ForeignMaker], checks use
-// that; what it does not implement is skipped by name.
+// SinkSystem is a sink's server. Where it implements [HistoryReader], [SoftReader], [AnswerLoser] or [ForeignMaker], checks
+// use that; what it does not implement is skipped by name.
 type SinkSystem interface {
 	// Open returns the sink as a process just started opens it.
 	Open(ctx context.Context, alloc memory.Allocator) (connector.Sink, error)
@@ -114,6 +114,13 @@ type HistoryReader interface {
 	// History returns the rows of a history destination in the order of position and seq, those of a copy first; a
 	// row's Time may be left out.
 	History(table schema.Name, columns []string) ([]HistoryRow, error)
+}
+
+// SoftReader is a SinkSystem that keeps deleted rows.
+type SoftReader interface {
+	// SoftRows returns the rows of a destination with soft deletes, each with one value more: when it was deleted, in the form
+	// of [schema.AppendTimestampTZ], [Null] if it lives.
+	SoftRows(table schema.Name, columns []string) ([]Row, error)
 }
 
 // AnswerLoser is a SinkSystem whose connections can be cut.

@@ -241,6 +241,10 @@ func (s *suiteSink) History(table schema.Name, columns []string) ([]connectortes
 	return rows, nil
 }
 
+func (s *suiteSink) SoftRows(table schema.Name, columns []string) ([]connectortest.Row, error) {
+	return s.query("SELECT " + s.list(columns) + `, ("_sluice_deleted_at" AT TIME ZONE 'UTC')::text || '+00' FROM ` + quoteName(table)), nil
+}
+
 func (s *suiteSink) CreateForeign(table schema.Name, columns ...string) error {
 	sql := "CREATE TABLE " + quoteName(table) + " (" + strings.ReplaceAll(s.list(columns), ",", " text,") + " text);"
 	return s.run(sql + "INSERT INTO " + quoteName(table) + " DEFAULT VALUES")

@@ -80,7 +80,7 @@ func TestCopyCutOffLeavesNoChunksInTheSink(t *testing.T) {
 		w.insert(b, id)
 	}
 	w.change = func(o *Options) { o.Limits.ChunkRows = 1 }
-	w.faults.Refuse(connectortest.CallReady, 0, connector.Unavailable)
+	w.faults.Hang(connectortest.CallReady, 0) // until both are loaded
 	chunks := func() (n int) {
 		for key := range w.sink.Entries("shop") {
 			if strings.HasPrefix(key, chunkPrefix) {
