@@ -16,7 +16,7 @@ import (
 func (s *session) wake(t *table) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.queued || t.apply == nil || (t.phase != CatchingUp && t.phase != Streaming) || t.lane.Empty() || time.Now().Before(t.rests) {
+	if t.queued || t.halted || t.apply == nil || (t.phase != CatchingUp && t.phase != Streaming) || t.lane.Empty() || time.Now().Before(t.rests) {
 		return
 	}
 	t.queued = true
@@ -38,6 +38,9 @@ func (s *session) applyAll(ctx context.Context) error {
 
 // applyOne applies one batch of a table and puts the table back into the queue if there is more.
 func (s *session) applyOne(ctx context.Context, t *table) error {
+	if t.isHalted() {
+		return s.giveBack(t, nil)
+	}
 	batch, err := t.lane.Take(s.Limits.BatchRows, s.Limits.BatchBytes)
 	switch {
 	case err != nil:
@@ -198,6 +201,10 @@ func (s *session) copyAgain(ctx context.Context, t *table, why string) error {
 	t.lane.Reset()
 	s.Log.Info("table is copied anew", "table", t.name().String(), "reason", why)
 	s.event(ctx, t.name(), "copy_again", why)
+	if t.inPhase(Paused) { // when it is taken up
+		t.log.forget(t)
+		return nil
+	}
 	t.setPhase(Pending, "", "")
 	s.joins.push(t)
 	return nil

@@ -29,6 +29,8 @@ type Store interface {
 	SaveSegments(ctx context.Context, segments []state.Segment) error
 	SaveProgress(ctx context.Context, run state.Run, tables map[schema.ID]state.Progress) error
 	AddEvent(ctx context.Context, e state.Event) error
+	OpenCommands(ctx context.Context) ([]state.Command, error)
+	SaveCommand(ctx context.Context, c state.Command) error
 }
 
 // Settings is how one table is mirrored.
@@ -161,6 +163,7 @@ type runner struct {
 	last   *Summary
 	fresh  bool               // the log starts anew: every table needs a copy
 	known  map[schema.ID]bool // the tables of the first session: without Options.FollowNew no others join in a later one
+	later  bool               // a session has begun before: what a fault paused since is tried again when its time has come
 }
 
 // totals counts what a run did for one table.

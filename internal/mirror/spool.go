@@ -296,7 +296,7 @@ func (s *session) retireEntry(ctx context.Context, t *table) error {
 		return err
 	}
 	t.mu.Lock()
-	t.stands = nil
+	t.stands, t.differs = nil, ""
 	t.mu.Unlock()
 	return nil
 }
@@ -328,7 +328,7 @@ func (t *table) outrun() bool {
 func (t *table) seize() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.phase != Paused || t.queued {
+	if t.phase != Paused || t.queued || t.halted {
 		return false
 	}
 	t.queued, t.retryAt = true, time.Time{}
@@ -339,6 +339,9 @@ func (t *table) seize() bool {
 func (t *table) land() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.halted {
+		return errHalted
+	}
 	if t.landing = !t.overrun; t.landing {
 		return nil
 	}
