@@ -391,4 +391,3 @@ func (m *runner) staysPaused(saved *state.Table) bool {
 	}
 	return false
 }
-
