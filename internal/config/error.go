@@ -38,6 +38,14 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
+// Nearest returns the options that are like word, the likest first: three at most.
+func Nearest(word string, options []string) []string {
+	limit := max(3, len(word)/2)
+	like := slices.DeleteFunc(slices.Clone(options), func(o string) bool { return distance(word, o) > limit && !strings.Contains(o, word) })
+	slices.SortStableFunc(like, func(a, b string) int { return distance(word, a) - distance(word, b) })
+	return like[:min(3, len(like))]
+}
+
 // didYouMean returns a hint at the option that is most like word, "" if none is.
 func didYouMean(word string, options []string) string {
 	best, bestDistance := "", max(2, len(word)/3)+1

@@ -309,7 +309,7 @@ func (s *session) resyncFor(ctx context.Context, o *order, t *table) error {
 	now := t.summary()
 	switch {
 	case t.copyInPlace() > o.Copy:
-		s.conclude(ctx, o, true, fmt.Sprintf("copied, %d rows", now.RowsCopied))
+		s.conclude(ctx, o, true, fmt.Sprintf("copied, %d rows", t.rowsOfCopy()))
 	case o.begun && now.Phase == string(Paused):
 		s.conclude(ctx, o, false, "it is paused: "+now.Reason)
 	case o.begun:

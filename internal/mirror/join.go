@@ -340,8 +340,9 @@ func (s *session) startApplying(ctx context.Context, t *table, at apply.Checkpoi
 	t.apply, t.goal, t.failures, t.rests, t.entry = applier, goal, 0, time.Time{}, at.String()
 	t.mu.Unlock()
 	t.setPhase(CatchingUp, "", "")
-	s.Log.Info("copy is in place", "table", t.name().String(), "rows", t.total.rowsCopied)
-	s.event(ctx, t.name(), "copied", fmt.Sprintf("%d rows", t.total.rowsCopied))
+	rows := t.rowsOfCopy()
+	s.Log.Info("copy is in place", "table", t.name().String(), "rows", rows)
+	s.event(ctx, t.name(), "copied", fmt.Sprintf("%d rows", rows))
 	s.saveRecords(ctx, t)
 	s.wake(t)
 	return nil

@@ -138,6 +138,13 @@ func (t *table) pause(cause error, retry time.Duration) {
 	}
 }
 
+// rowsOfCopy returns the rows of the newest copy.
+func (t *table) rowsOfCopy() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.total.copied
+}
+
 // waitFor notes whom the table's snapshot waits for.
 func (t *table) waitFor(whom string) {
 	t.mu.Lock()
