@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluicehq/sluice/internal/config"
 	"github.com/sluicehq/sluice/internal/mirror"
+	"github.com/sluicehq/sluice/internal/nearest"
 	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/schema"
 )
@@ -151,7 +152,7 @@ func choose(known []state.Table, patterns []string) ([]state.Table, error) {
 			able = refused
 		}
 		if len(able) == 0 {
-			return nil, &NoTableError{Pattern: text, Nearest: nearest(text, known)}
+			return nil, &NoTableError{Pattern: text, Nearest: likely(text, known)}
 		}
 		chosen = append(chosen, able...)
 	}
@@ -159,8 +160,8 @@ func choose(known []state.Table, patterns []string) ([]state.Table, error) {
 	return slices.CompactFunc(chosen, func(a, b state.Table) bool { return a.ID == b.ID }), nil
 }
 
-// nearest returns the names of mirrored tables that are most like a text.
-func nearest(text string, known []state.Table) []string {
+// likely returns the names of mirrored tables that are most like a text.
+func likely(text string, known []state.Table) []string {
 	var names []string
 	for _, t := range known {
 		if t.Phase == string(mirror.Dropped) {
@@ -172,7 +173,7 @@ func nearest(text string, known []state.Table) []string {
 		}
 		names = append(names, name.String())
 	}
-	return config.Nearest(text, names)
+	return nearest.Some(text, names)
 }
 
 // askedBy tells people who gave a command.

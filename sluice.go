@@ -55,7 +55,7 @@ func (m *Mirror) Plan(ctx context.Context, log *slog.Logger) (*mirror.Plan, erro
 		return nil, err
 	}
 	defer sink.Close()
-	return mirror.MakePlan(ctx, source, sink, m.selects)
+	return mirror.MakePlan(ctx, source, sink, m.selector())
 }
 
 // savedID returns the mirror's id, "" before its first run.
@@ -101,6 +101,7 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 	limits.CopyWorkers, limits.ChunkRows = settings.Snapshot.Concurrency, settings.Snapshot.ChunkRows
 	limits.Appliers = settings.Apply.Concurrency
 	limits.BatchRows, limits.BatchBytes = int(settings.Apply.BatchRows), int64(settings.Apply.BatchBytes)
+	limits.BatchAge = time.Duration(settings.Apply.BatchAge)
 	limits.TableFailures = settings.MaxTableFailures
 	limits.RetryPaused = time.Duration(settings.RetryPaused)
 	limits.SpoolBytes, limits.SpoolTable = int64(settings.Spool.Max), int64(settings.Spool.TableMax)
@@ -111,7 +112,7 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 		Mirror: m.file.Name,
 		Source: func(ctx context.Context, id string) (connector.Source, error) { return m.openSource(ctx, id, log) },
 		Sink:   func(ctx context.Context, id string) (connector.Sink, error) { return m.openSink(ctx, id, log) },
-		Store:  store, Select: m.selects, Limits: limits, Spool: settings.Spool.Path,
+		Store:  store, Selector: m.selector(), Limits: limits, Spool: settings.Spool.Path,
 		FollowNew:   settings.Tables.NewTables == config.Follow,
 		ResyncOnGap: settings.OnGap == config.ResyncOnGap,
 		FailOnTable: settings.OnTableError == config.FailOnError,
@@ -126,10 +127,16 @@ func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 		return mirror.Settings{}, false
 	}
 	keyless := len(t.Key) == 0 && settings.WithoutPrimaryKey == config.HistoryKeyless
+	own := settings.ForTable(t.Name)
 	return mirror.Settings{
 		Destination: settings.DestinationOf(t.Name),
 		History:     settings.ModeOf(t.Name) == config.History || keyless,
+		Key:         own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Where: own.Where,
 	}, true
+}
+
+func (m *Mirror) selector() mirror.Selector {
+	return mirror.Selector{Select: m.selects, Unused: m.file.Mirror.Unused}
 }
 
 func (m *Mirror) openSource(ctx context.Context, id string, log *slog.Logger) (connector.Source, error) {

@@ -134,6 +134,8 @@ func (db *Database) CreateTable(spec TableSpec) *schema.Table {
 	}
 	if len(t.Key) == 0 {
 		t.Keyless = "it was declared without a key"
+	} else {
+		t.Unique = []schema.UniqueKey{{Columns: t.Key}}
 	}
 	db.tables = append(db.tables, &memoryTable{
 		current: t, toasted: spec.Toasted, full: spec.FullIdentity, rows: make(map[string]Row), locked: make(map[string]*Txn),

@@ -111,6 +111,41 @@ func TestKeyIsWhatTheReplicaIdentitySends(t *testing.T) {
 	}
 }
 
+func TestUniqueKeysSayWhetherTheReplicaIdentitySendsThem(t *testing.T) {
+	src, _ := openTestSource(t, `
+		CREATE TABLE by_default (a int PRIMARY KEY, b int NOT NULL UNIQUE, c int UNIQUE);
+		CREATE TABLE part_of_it (a int, b int NOT NULL UNIQUE, PRIMARY KEY (a, b));
+		CREATE TABLE by_full (a int PRIMARY KEY, b int NOT NULL UNIQUE); ALTER TABLE by_full REPLICA IDENTITY FULL;
+		CREATE TABLE deferred (a int PRIMARY KEY, b int NOT NULL UNIQUE DEFERRABLE); ALTER TABLE deferred REPLICA IDENTITY FULL;
+		CREATE TABLE generated (a int PRIMARY KEY, g int GENERATED ALWAYS AS (a + 1) STORED NOT NULL UNIQUE);
+		ALTER TABLE generated REPLICA IDENTITY FULL;
+		CREATE TABLE parts (a int PRIMARY KEY, b int NOT NULL, UNIQUE (b, a)) PARTITION BY RANGE (a);
+		CREATE TABLE parts_1 PARTITION OF parts DEFAULT`)
+	tables := discover(t, src)
+	for name, want := range map[string][]string{
+		"by_default": {"a", `b ALTER TABLE "public"."by_default" REPLICA IDENTITY USING INDEX "by_default_b_key"`},
+		"part_of_it": {"a b", "b"}, "by_full": {"a", "b"}, "deferred": {"a"},
+		"generated": {"a", `g ALTER TABLE "public"."generated" ALTER COLUMN "g" DROP EXPRESSION`},
+		"parts":     {"a", `b a ALTER TABLE "public"."parts_1" REPLICA IDENTITY FULL`},
+	} {
+		table := tables["public."+name]
+		var got []string
+		for _, u := range table.Unique {
+			var words []string
+			for _, c := range u.Columns {
+				words = append(words, table.Columns[c].Name)
+			}
+			if _, fix, unfit := strings.Cut(u.Unfit, "; "); unfit {
+				words = append(words, fix)
+			}
+			got = append(got, strings.Join(words, " "))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestRefusedTablesSayWhyAndWhatToDo(t *testing.T) {
 	src, _ := openTestSource(t, `
 		CREATE EXTENSION file_fdw; CREATE SERVER files FOREIGN DATA WRAPPER file_fdw;

@@ -31,7 +31,7 @@ func (a *app) planCommand() *cobra.Command {
 			} else {
 				printPlan(a.stdout, plan)
 			}
-			if err == nil && refusals(plan) > 0 {
+			if err == nil && (refusals(plan) > 0 || len(plan.Unused) > 0) {
 				return errNotInOrder
 			}
 			return err
@@ -55,6 +55,7 @@ func tablesTo(p *mirror.Plan, action string) []mirror.TablePlan {
 
 // printPlan writes an overview, then what is not stored as it is at the source, then what is refused and why.
 func printPlan(w io.Writer, p *mirror.Plan) {
+	defer printUnused(w, p)
 	if len(p.Tables) == 0 {
 		fmt.Fprintln(w, "No table of the source is selected.")
 		return
@@ -76,6 +77,15 @@ func printPlan(w io.Writer, p *mirror.Plan) {
 	}
 	for _, t := range tablesTo(p, "refuse") {
 		fmt.Fprintf(w, "  %s: %s\n", t.Table, t.Refused)
+	}
+}
+
+func printUnused(w io.Writer, p *mirror.Plan) {
+	if len(p.Unused) > 0 {
+		fmt.Fprintln(w, "\nNot used:")
+	}
+	for _, what := range p.Unused {
+		fmt.Fprintf(w, "  %s\n", what)
 	}
 }
 
@@ -115,6 +125,7 @@ func sameType(a, b string) bool {
 // planJSON is the form of `plan --json`. Its keys are promised to stay.
 type planJSON struct {
 	Tables []tablePlanJSON `json:"tables"`
+	Unused []string        `json:"unused,omitempty"`
 }
 
 type tablePlanJSON struct {
@@ -138,7 +149,7 @@ type columnPlanJSON struct {
 }
 
 func printPlanJSON(w io.Writer, p *mirror.Plan) error {
-	out := planJSON{Tables: []tablePlanJSON{}}
+	out := planJSON{Tables: []tablePlanJSON{}, Unused: p.Unused}
 	for _, t := range p.Tables {
 		table := tablePlanJSON{
 			Table: t.Table.String(), Destination: t.Destination.String(), Action: t.Action, Refused: t.Refused, Mode: t.Mode,

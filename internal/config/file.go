@@ -14,7 +14,11 @@
 package config
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/nearest"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -133,7 +137,7 @@ type Apply struct {
 	Concurrency int      `yaml:"concurrency" min:"1" max:"64" doc:"Batches that are written at once over all tables."`
 	BatchRows   int64    `yaml:"batch_rows" min:"1" max:"1000000" doc:"Rows of a batch at most."`
 	BatchBytes  Size     `yaml:"batch_bytes" min:"1KiB" max:"1GiB" doc:"Bytes of a batch at most, but for a single row."`
-	BatchAge    Duration `yaml:"batch_age" min:"1ms" max:"1m" later:"*" doc:"Time for which a batch is gathered at most."`
+	BatchAge    Duration `yaml:"batch_age" min:"1ms" max:"1m" doc:"Time for which a batch is gathered at most, from memory and from the spool. A batch ends before that when nothing more waits: nothing is held back to fill one."`
 }
 
 // Spool is where changes wait on disk.
@@ -154,14 +158,16 @@ type DurableAfter struct {
 type PerTable struct {
 	Destination       TableDestination `yaml:"destination" doc:"Where the table goes."`
 	Mode              Mode             `yaml:"mode" enum:"current|history" doc:"What the sink keeps of the table."`
-	Key               []string         `yaml:"key" later:"*" doc:"Columns that identify a row."`
-	Columns           []string         `yaml:"columns" later:"*" doc:"Columns that are mirrored."`
-	ExcludeColumns    []string         `yaml:"exclude_columns" later:"*" doc:"Columns that are left out."`
+	Key               []string         `yaml:"key" doc:"Columns that identify a row, in place of the source's key. The source must keep them unique and NOT NULL and send them with each update and delete."`
+	Columns           []string         `yaml:"columns" doc:"Columns that are mirrored; one that is added later is not."`
+	ExcludeColumns    []string         `yaml:"exclude_columns" doc:"Columns that are left out; one that is added later is mirrored."`
 	Filter            string           `yaml:"filter" later:"*" doc:"Condition for the rows that are mirrored."`
 	Deletes           string           `yaml:"deletes" enum:"hard|soft" later:"soft" doc:"Whether a deleted row goes, or stays with the time of its deletion."`
 	SchemaChanges     string           `yaml:"schema_changes" enum:"follow|pause|ignore" later:"pause|ignore" doc:"What happens when the table's columns change."`
 	OnBadRow          string           `yaml:"on_bad_row" enum:"pause|quarantine" later:"quarantine" doc:"What happens to a row that the sink refuses."`
 	OnUnrepresentable string           `yaml:"on_unrepresentable" enum:"error|null|clamp|text|quarantine" later:"null|clamp|text|quarantine" doc:"What happens to a value that the sink cannot hold."`
+
+	Where map[string]string // by key: file, line and column of its value, for what only the source can refuse
 }
 
 // TableDestination is the destination of one table; a part that is "" comes from the mirror's.
@@ -223,6 +229,39 @@ func (m *Mirror) ForTable(n schema.Name) PerTable {
 		return PerTable{}
 	}
 	return *own
+}
+
+// Unused returns the tables of per_table that are not among those of the source, or are not selected, each with its place
+// in the file. Their settings are most likely meant for a table of another name.
+func (m *Mirror) Unused(tables []schema.Name) []string {
+	there := map[schema.Name]bool{}
+	for _, n := range tables {
+		there[n] = m.Selects(n)
+		if n.Schema == defaultSchema {
+			there[schema.Name{Table: n.Table}] = m.Selects(n)
+		}
+	}
+	var names []string
+	for n := range m.PerTable {
+		names = append(names, n.String())
+	}
+	slices.Sort(names)
+	var unused []string
+	for _, text := range names {
+		n, _ := schema.ParseName(text) // it is what String wrote
+		where := m.PerTable[n].Where[""]
+		switch selected, found := there[n]; {
+		case !found:
+			var all []string
+			for _, t := range tables {
+				all = append(all, t.String())
+			}
+			unused = append(unused, fmt.Sprintf("%s: per_table: the source has no table %s%s", where, text, nearest.Hint(text, all)))
+		case !selected:
+			unused = append(unused, fmt.Sprintf("%s: per_table: table %s is not selected by `mirror.tables`", where, text))
+		}
+	}
+	return unused
 }
 
 // ModeOf returns the mode of a table.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/schema"
@@ -119,9 +120,12 @@ func TestEveryKeyIsRead(t *testing.T) {
 	m.PerTable = map[schema.Name]*PerTable{
 		{Schema: "public", Table: "orders"}:   {Destination: TableDestination{Table: "orders_live"}, Mode: Current},
 		{Schema: "public", Table: "Odd.Name"}: {Mode: History},
-		{Table: "items"}:                      {},
+		{Schema: "public", Table: "people"}: {
+			Key: []string{"id"}, Columns: []string{"id", "name"}, ExcludeColumns: []string{"secret"},
+		},
+		{Table: "items"}: {},
 	}
-	if diff := cmp.Diff(m, f.Mirror, cmp.AllowUnexported(Pattern{})); diff != "" {
+	if diff := cmp.Diff(m, f.Mirror, cmp.AllowUnexported(Pattern{}), cmpopts.IgnoreFields(PerTable{}, "Where")); diff != "" {
 		t.Errorf("mirror: -want +got:\n%s", diff)
 	}
 }
@@ -156,7 +160,8 @@ func TestFindingsNamePlaceExpectationAndNearestKey(t *testing.T) {
 		"bad enum":                        {head + "mirror: {mode: histroy}\n", `5:16: mirror.mode: "histroy" is not possible; expected current or history; did you mean "history"?`},
 		"not available value":             {head + "mirror: {deletes: soft}\n", `5:19: mirror.deletes: soft is not available yet; expected hard`},
 		"not available key":               {head + "mirror:\n  retained_log:\n    max: 1GiB\n", `6:3: mirror.retained_log: is not available yet`},
-		"not available per table":         {head + "mirror: {per_table: {a.b: {exclude_columns: [c]}}}\n", `5:28: mirror.per_table.a.b.exclude_columns: is not available yet`},
+		"not available per table":         {head + "mirror: {per_table: {a.b: {on_bad_row: quarantine}}}\n", `5:40: mirror.per_table.a.b.on_bad_row: quarantine is not available yet; expected pause`},
+		"no columns":                      {head + "mirror: {per_table: {a.b: {columns: []}}}\n", `5:22: mirror.per_table.a.b.columns: expected the names of columns`},
 		"not available state":             {head + "mirror: {}\nstate: {type: postgres}\n", `6:15: state.type: postgres is not available yet; expected sqlite`},
 		"number":                          {head + "mirror: {max_table_failures: many}\n", `5:30: mirror.max_table_failures: expected a whole number, found "many"`},
 		"limit":                           {head + "mirror: {snapshot: {concurrency: 65}}\n", `5:34: mirror.snapshot.concurrency: expected a value from 1 to 64, found "65"`},
@@ -294,4 +299,27 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestSettingsOfATableThatIsNotThereAreTold(t *testing.T) {
+	m := newMirror()
+	m.Tables.Exclude = []Pattern{mustPattern(t, "public.audit")}
+	for name, where := range map[string]string{"orders": "shop.yaml:7:5", "public.itms": "shop.yaml:8:5", "public.audit": "shop.yaml:9:5"} {
+		n, err := schema.ParseName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.PerTable == nil {
+			m.PerTable = map[schema.Name]*PerTable{}
+		}
+		m.PerTable[n] = &PerTable{Where: map[string]string{"": where}}
+	}
+	got := m.Unused([]schema.Name{{Schema: "public", Table: "orders"}, {Schema: "public", Table: "items"}, {Schema: "public", Table: "audit"}})
+	want := []string{
+		"shop.yaml:9:5: per_table: table public.audit is not selected by `mirror.tables`",
+		`shop.yaml:8:5: per_table: the source has no table public.itms; did you mean "public.items"?`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
 }

@@ -51,7 +51,7 @@ func (c *Check) refuse(side string, table schema.Name, reason string) {
 }
 
 // MakeCheck looks at both sides, at the one also if the other cannot be reached. It changes nothing.
-func MakeCheck(ctx context.Context, sides Sides, sel func(*schema.Table) (Settings, bool)) *Check {
+func MakeCheck(ctx context.Context, sides Sides, sel Selector) *Check {
 	c := &Check{}
 	var tables []*schema.Table // those that are selected and that the source can give
 	tables, c.SourceErr = c.checkSource(ctx, sides, sel)
@@ -59,7 +59,7 @@ func MakeCheck(ctx context.Context, sides Sides, sel func(*schema.Table) (Settin
 	return c
 }
 
-func (c *Check) checkSource(ctx context.Context, sides Sides, sel func(*schema.Table) (Settings, bool)) ([]*schema.Table, error) {
+func (c *Check) checkSource(ctx context.Context, sides Sides, sel Selector) ([]*schema.Table, error) {
 	source, err := sides.Source(ctx)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (c *Check) checkSource(ctx context.Context, sides Sides, sel func(*schema.T
 	var able []*schema.Table
 	refused := map[*schema.Table]string{}
 	for _, t := range found {
-		settings, selected := sel(t)
+		settings, selected := sel.Select(t)
 		if !selected {
 			continue
 		}
@@ -82,6 +82,9 @@ func (c *Check) checkSource(ctx context.Context, sides Sides, sel func(*schema.T
 	}
 	if len(refused) == 0 {
 		c.add("source", connector.Problem{What: "no table is selected", Fix: "see `mirror.tables.include`; `sluice discover` lists what there is", Note: true})
+	}
+	for _, what := range sel.unused(found) {
+		c.add("source", connector.Problem{What: what, Fix: "a table is named as `sluice discover` writes it"})
 	}
 	if checker, ok := source.(connector.Checker); ok {
 		problems, err := checker.Check(ctx, able)
@@ -98,7 +101,7 @@ func (c *Check) checkSource(ctx context.Context, sides Sides, sel func(*schema.T
 	return able, nil
 }
 
-func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Table, sel func(*schema.Table) (Settings, bool)) error {
+func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Table, sel Selector) error {
 	sink, err := sides.Sink(ctx)
 	if err != nil {
 		return err
@@ -111,7 +114,7 @@ func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Tab
 			return err
 		}
 	}
-	ps, err := planTables(ctx, tables, sel, sink, nil)
+	ps, err := planTables(ctx, tables, sel.Select, sink, nil)
 	if err != nil {
 		c.add("sink", general...) // one of them may be why
 		return err

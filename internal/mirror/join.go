@@ -151,7 +151,7 @@ func (s *session) copyTable(ctx context.Context, t *table) error {
 func (s *session) snapshot(ctx context.Context, t *table) (connector.Snapshot, error) {
 	for {
 		bounded, cancel := context.WithTimeout(ctx, snapshotWait)
-		snap, err := s.source.Snapshot(bounded, t.planned.table)
+		snap, err := s.source.Snapshot(bounded, t.planned.target.Table)
 		cancel()
 		waits := connector.KindOf(err) == connector.Conflict || errors.Is(err, context.DeadlineExceeded)
 		if err == nil || ctx.Err() != nil || !waits {
@@ -173,7 +173,7 @@ func (s *session) beginCopy(ctx context.Context, t *table, from connector.Positi
 	t.planned.target = &target
 	t.mu.Unlock()
 	at := apply.Checkpoint{
-		Table: t.planned.table.Name.String(), Settings: settingsOf(&target), Fingerprint: fingerprintOf(t.planned.table),
+		Table: t.planned.table.Name.String(), Settings: settingsOf(&target, t.planned.settings), Fingerprint: fingerprintOf(target.Table),
 		Copy: target.Copy, Token: token,
 	}
 	for part, p := range from {
@@ -216,7 +216,7 @@ func (t *table) endChunks() map[string]string {
 
 // copyChunks loads all chunks, several at once as chunk readers are free.
 func (s *session) copyChunks(ctx context.Context, t *table, snap connector.Snapshot) error {
-	waiting, err := snap.Chunks(ctx, s.Limits.ChunkRows)
+	waiting, err := snap.Chunks(ctx, s.chunkRows(t.planned.table))
 	if err != nil {
 		return err
 	}
@@ -269,7 +269,18 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	if err != nil {
 		return err
 	}
-	defer reader.Close()
+	defer func() { reader.Close() }()
+	if s.oneWriter() {
+		ahead, err := readAhead(ctx, reader)
+		if err != nil {
+			return err
+		}
+		reader = ahead
+		if err := s.loading.Acquire(ctx, 1); err != nil {
+			return err
+		}
+		defer s.loading.Release(1)
+	}
 	tx, err := s.sink.Begin(ctx)
 	if err != nil {
 		return err

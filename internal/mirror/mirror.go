@@ -33,19 +33,13 @@ type Store interface {
 	SaveCommand(ctx context.Context, c state.Command) error
 }
 
-// Settings is how one table is mirrored.
-type Settings struct {
-	Destination schema.Name // Schema and Table empty: the sink's default
-	History     bool
-}
-
 // Options is what a run needs.
 type Options struct {
 	Mirror string                                                         // the mirror's name
 	Source func(ctx context.Context, id string) (connector.Source, error) // id is the mirror's
 	Sink   func(ctx context.Context, id string) (connector.Sink, error)   // id is "" as long as the state knows none
 	Store  Store
-	Select func(t *schema.Table) (Settings, bool) // whether and how a table is mirrored
+	Selector
 	Limits Limits
 	Spool  string // folder where lanes go beyond memory; "": nowhere, the reader waits
 	Once   bool   // end when each table has passed the end of the log as it was when its copy was done, or at the start
@@ -65,6 +59,7 @@ type Limits struct {
 	Appliers      int           // batches written at once
 	BatchRows     int           // row messages a batch, about
 	BatchBytes    int64         // bytes of frames a batch, about
+	BatchAge      time.Duration // how long a batch is gathered
 	LaneBytes     int64         // bytes of frames in memory, over all lanes; beyond it they go to the spool
 	LaneMemory    int64         // likewise of one lane
 	SpoolBytes    int64         // bytes of the spool
@@ -85,8 +80,8 @@ type Limits struct {
 // DefaultLimits returns the limits of a mirror without settings.
 func DefaultLimits() Limits {
 	return Limits{
-		CopyWorkers: 4, ChunkRows: 100_000, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, LaneBytes: 32 << 20,
-		LaneMemory: 4 << 20, SpoolBytes: 10 << 30, SpoolFree: 1 << 30, SpoolSync: time.Second, DurableBytes: 1 << 30, DurableAge: 10 * time.Minute,
+		CopyWorkers: 4, ChunkRows: 100_000, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, BatchAge: time.Second,
+		LaneBytes: 32 << 20, LaneMemory: 4 << 20, SpoolBytes: 10 << 30, SpoolFree: 1 << 30, SpoolSync: time.Second, DurableBytes: 1 << 30, DurableAge: 10 * time.Minute,
 		TableFailures: 3, RetryPaused: 5 * time.Minute, DiscoverEvery: 5 * time.Minute, FloorEvery: 5 * time.Second,
 		DrainFor: 30 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 30 * time.Second,
 	}

@@ -260,9 +260,9 @@ func (m *model) options(once bool) Options {
 		Sink: func(context.Context, string) (connector.Sink, error) {
 			return &modelSink{connectortest.NewMemorySink(m.sink, faults), m}, nil
 		},
-		Select: func(t *schema.Table) (Settings, bool) {
+		Selector: Selector{Select: func(t *schema.Table) (Settings, bool) {
 			return Settings{Destination: t.Name, History: t.Name.Schema == "history"}, true
-		},
+		}},
 	}
 }
 

@@ -114,7 +114,7 @@ func (l *logReader) join(ctx context.Context, t *table) (connector.Positions, er
 	l.mu.Lock()
 	l.tables[t.id] = t
 	l.mu.Unlock()
-	from, err := l.stream.Add(ctx, t.planned.table)
+	from, err := l.stream.Add(ctx, t.planned.target.Table)
 	t.mu.Lock()
 	t.joined = err == nil
 	t.mu.Unlock()
@@ -280,15 +280,18 @@ func (s *session) recheck(ctx context.Context, t *table, now *schema.Table) erro
 		return nil
 	}
 	t.mu.Lock()
-	was := t.planned.table
+	was, mirrored, settings := t.planned.table, t.planned.target.Table, t.planned.settings
 	t.mu.Unlock()
 	switch {
 	case now == nil:
 		gone := *was
 		gone.Refused = "it was dropped at the source"
 		now = &gone
-	case now.Refused == "" && (now.Version <= was.Version || fingerprintOf(now) == fingerprintOf(was)):
-		return nil
+	case now.Refused == "":
+		chosen, why := choose(now, settings)
+		if now.Version <= was.Version || why == "" && fingerprintOf(chosen.table) == fingerprintOf(mirrored) {
+			return nil
+		}
 	}
 	return t.log.append(ctx, t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
 }

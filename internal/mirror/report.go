@@ -10,6 +10,7 @@ import (
 // Plan is what a run would do, table by table.
 type Plan struct {
 	Tables []TablePlan
+	Unused []string // settings of single tables that no table takes
 }
 
 // TablePlan is what a run would do with one table.
