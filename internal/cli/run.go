@@ -16,13 +16,20 @@ func (a *app) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run FILE",
 		Short: "Mirror: copy what is not copied yet, then follow the changes until Ctrl-C",
-		Args:  cobra.ExactArgs(1),
+		Long: `Mirror: copy what is not copied yet, then follow the changes until Ctrl-C, which drains and stops.
+
+SIGHUP has the config file read again: tables that are selected now join, those that are not any more are left out, and
+those whose settings changed pause until the change is undone or ` + "`sluice resync`" + ` accepts it. What else has changed is
+named and needs a restart.`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			m, err := sluice.Load(args[0])
 			if err != nil {
 				return err
 			}
-			summary, err := m.Run(c.Context(), sluice.RunOptions{Once: once, Log: a.log.With("mirror", m.Name())})
+			reload, stop := reloadOnSignal()
+			defer stop()
+			summary, err := m.Run(c.Context(), sluice.RunOptions{Once: once, Log: a.log.With("mirror", m.Name()), Reload: reload})
 			if summary != nil && len(summary.Tables) > 0 {
 				printSummary(a.stdout, summary)
 			}

@@ -272,7 +272,7 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 		if f.ID != t.id {
 			continue
 		}
-		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.sink, nil)
+		ps, err := planTables(ctx, []*schema.Table{f}, s.selector().Select, s.sink, nil)
 		if err != nil || len(ps) == 0 {
 			return false, err
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/state"
 )
 
@@ -119,7 +120,7 @@ func (s *session) obey(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return s.settle(ctx)
 }
 
 // carryOut returns what makes the next step of a command.
@@ -215,17 +216,8 @@ func (s *session) pauseFor(ctx context.Context, o *order, t *table) error {
 
 // park makes a table Paused by a person that nobody works on, and says what that means for its copy.
 func (s *session) park(t *table, reason string) (more string) {
-	t.mu.Lock()
-	inPlace, delivered, phase := t.apply != nil, t.joined, t.phase
-	t.mu.Unlock()
-	switch {
-	case phase == Paused: // its lane is as it must be
-	case !inPlace:
-		t.log.forget(t)
-	case s.spool == nil || !delivered:
-		t.lane.Hold(t.log.last.Load().UpTo)
-	}
-	if !inPlace && t.stands == nil {
+	s.stand(t)
+	if t.inPlace() == nil {
 		more = "; `sluice resume` copies it from the start"
 	}
 	t.setPhase(Paused, reason, "`sluice resume` takes it up again")
@@ -233,6 +225,22 @@ func (s *session) park(t *table, reason string) (more string) {
 	t.pausedBy = byPerson
 	t.mu.Unlock()
 	return more
+}
+
+// stand prepares the lane of a table for a pause. If its rows are in place its lane goes on taking changes in; where there
+// is no spool for them, or the stream does not deliver them, the log is read again from where the table stands when it goes
+// on. A table without its rows in place needs nothing of the log.
+func (s *session) stand(t *table) {
+	t.mu.Lock()
+	inPlace, delivered, paused := t.apply != nil, t.joined, t.phase == Paused
+	t.mu.Unlock()
+	switch {
+	case paused: // its lane is as it must be
+	case !inPlace:
+		t.log.forget(t)
+	case s.spool == nil || !delivered:
+		t.lane.Hold(t.log.last.Load().UpTo)
+	}
 }
 
 // resumeFor takes up a paused table, and waits until it has caught up.
@@ -271,11 +279,16 @@ func (s *session) resumeTable(ctx context.Context, t *table) error {
 		t.refuseSettings(differs)
 		return nil
 	}
+	return s.goOnOrReread(ctx, t)
+}
+
+// goOnOrReread takes up a paused table, by a new session if the log must be read again for it.
+func (s *session) goOnOrReread(ctx context.Context, t *table) error {
 	up, err := s.takeUp(ctx, t)
 	if err != nil || up {
 		return err
 	}
-	t.mu.Lock() // the log is to be read again for it
+	t.mu.Lock()
 	t.pausedBy, t.retryAt, t.wanted = byFault, time.Now(), true
 	t.mu.Unlock()
 	return nil
@@ -318,32 +331,41 @@ func (s *session) resyncFor(ctx context.Context, o *order, t *table) error {
 	case t.halt():
 		err := s.recopy(ctx, t, "a person asked for it")
 		s.release(t)
+		if connector.KindOf(err) == connector.Setup && !concernsAll(err) {
+			s.conclude(ctx, o, false, err.Error())
+			return nil
+		}
 		o.begun = err == nil
 		return err
 	}
 	return nil
 }
 
-// recopy sends a table that nobody works on back to the start.
+// recopy sends a table that nobody works on back to the start, as it is at the source and in the config now.
 func (s *session) recopy(ctx context.Context, t *table, why string) error {
+	there, err := s.replan(ctx, t)
+	if err != nil {
+		return err
+	}
+	if !there {
+		return &connector.Error{Kind: connector.Setup, System: "mirror", Op: "copy a table", Table: t.name(), Err: errors.New("it is not at the source any more")}
+	}
 	if err := s.retireEntry(ctx, t); err != nil {
 		return err
 	}
+	t.mu.Lock()
+	t.differs = ""
+	t.mu.Unlock()
 	t.setPhase(Pending, "", "")
-	err := s.copyAgain(ctx, t, why)
+	err = s.copyAgain(ctx, t, why)
 	s.saveRecords(ctx, t)
 	return err
 }
 
 // copyInPlace returns the number of the copy whose rows readers see, if they are good to go on from; else 0.
 func (t *table) copyInPlace() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case t.apply != nil:
-		return t.apply.Checkpoint().Copy
-	case t.stands != nil:
-		return t.stands.Copy
+	if at := t.inPlace(); at != nil {
+		return at.Copy
 	}
 	return 0
 }

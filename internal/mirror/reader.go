@@ -299,7 +299,7 @@ func (s *session) recheck(ctx context.Context, t *table, now *schema.Table) erro
 // welcome takes in tables that were found since the session began. One whose destination is that of a table that is gone
 // comes in a later round, when nothing more is applied to the destination: settled is false then.
 func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, present map[schema.ID]*schema.Table) (settled bool, err error) {
-	ps, err := planTables(ctx, newcomers, s.Select, s.sink, nil)
+	ps, err := planTables(ctx, newcomers, s.selector().Select, s.sink, nil)
 	if err != nil {
 		return false, err
 	}

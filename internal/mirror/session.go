@@ -50,6 +50,8 @@ type session struct {
 	mu     sync.Mutex
 	logs   map[string]*logReader
 	tables map[schema.ID]*table
+	// changes holds the tables that reselect has found mirrored in another way than is wanted now, with that; nil: not.
+	changes map[*table]*planned
 }
 
 // open begins a session. An error leaves nothing open.
@@ -57,6 +59,7 @@ func (m *runner) open(ctx context.Context) (*session, error) {
 	s := &session{
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
 		ready: newReadyQueue(m.Limits.Appliers), joins: newQueue(), loading: semaphore.NewWeighted(1), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		changes: map[*table]*planned{},
 	}
 	if err := s.begin(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -77,10 +80,10 @@ func (s *session) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, what := range s.unused(found) {
+	for _, what := range s.selector().unused(found) {
 		s.Log.Warn("settings are not used", "setting", what)
 	}
-	ps, err := planTables(ctx, s.followed(found), s.Select, s.sink, claim.Entries)
+	ps, err := planTables(ctx, s.followed(found), s.selector().Select, s.sink, claim.Entries)
 	if err != nil {
 		return err
 	}
@@ -376,6 +379,7 @@ func (s *session) run(ctx context.Context) error {
 	read.Go(func() error { return s.joinAll(reading) })
 	read.Go(func() error { return s.discover(reading) })
 	read.Go(func() error { return s.watch(reading) })
+	read.Go(func() error { return s.reload(reading) })
 	read.Go(func() error { return s.keepFloor(reading) })
 	if s.spool != nil {
 		read.Go(func() error { return spoolError(s.spool.Run(reading)) })

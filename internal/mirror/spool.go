@@ -296,7 +296,7 @@ func (s *session) retireEntry(ctx context.Context, t *table) error {
 		return err
 	}
 	t.mu.Lock()
-	t.stands, t.differs = nil, ""
+	t.stands = nil
 	t.mu.Unlock()
 	return nil
 }

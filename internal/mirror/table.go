@@ -166,6 +166,9 @@ func (t *table) due() bool {
 func (t *table) takeUp(goal connector.Positions) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.stands != nil {
+		return false
+	}
 	to := Pending
 	if t.apply != nil {
 		if !t.joined || t.lane.Held() {

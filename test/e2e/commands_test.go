@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -209,11 +210,19 @@ func readStock(t *testing.T, sink, query string) (stop func()) {
 
 func equalStock(t *testing.T, pair *testdb.Pair, names ...string) error {
 	for _, name := range names {
-		if diff, err := pair.Compare(t.Context(), name, name); err != nil || diff != "" {
-			return errors.Join(err, errors.New(diff))
+		diff, err := pair.Compare(t.Context(), name, name)
+		if err := errors.Join(err, errorOf(diff)); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func errorOf(diff string) error {
+	if diff == "" {
+		return nil
+	}
+	return errors.New(diff)
 }
 
 func TestCommandsSayWhatBecomesOfThem(t *testing.T) {
@@ -276,5 +285,47 @@ func TestCommandsSayWhatBecomesOfThem(t *testing.T) {
 	})
 	if code, err := p.Stop(stopLimit); err != nil || code != 1 {
 		t.Errorf("exit code %d, %v; want 1: a table is paused", code, err)
+	}
+}
+
+func TestSIGHUPTakesTheSelectionAndRefusesWhatIsNotInOrder(t *testing.T) {
+	source, sink := testServer.Database(t), testServer.Database(t)
+	createStock(t, source)
+	config := process.Config{Name: "reading", Source: source, Sink: sink, Mirror: "tables: {include: [stock]}"}
+	s := process.New(t, program, config)
+	p := s.Run(t)
+	pair := testdb.OpenPair(t, source, sink)
+	await(t, p, "not copied", func() error { return equalStock(t, pair, "stock") })
+	read := func(mirror, wantLog string) {
+		t.Helper()
+		config.Mirror = mirror
+		if _, err := config.Write(filepath.Dir(s.Config)); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		if !p.Log.Await(wantLog, catchUpLimit) {
+			t.Fatalf("the log does not say %q", wantLog)
+		}
+	}
+	read("tables: {include: [", "config file is not in order, so nothing changes")
+	read("tables: {include: [stock, other]}\nspool: {max: 5GiB}", `settings changed that need a restart" mirror=reading settings=mirror.spool.max`)
+	await(t, p, "the other table does not join", func() error { return equalStock(t, pair, "stock", "other") })
+	read("tables: {include: [stock, other]}\nper_table: {public.stock: {destination: {table: elsewhere}}}", "config_changed: ")
+	await(t, p, "the status does not say so", func() error {
+		if out, code := command(t, s, "status", s.Config); code != 1 || !strings.Contains(out, "public.stock is paused: config_changed: it is mirrored with destination public.stock,") {
+			return fmt.Errorf("exit code %d\n%s", code, out)
+		}
+		return nil
+	})
+	must(t, s, "public.stock: copied, 20000 rows", "resync", "stock")
+	testdb.Exec(t, source, "UPDATE stock SET n = 7")
+	await(t, p, "not equal", func() error {
+		diff, err := pair.Compare(t.Context(), "stock", "elsewhere")
+		return errors.Join(err, errorOf(diff))
+	})
+	if code, err := p.Stop(stopLimit); err != nil || code != 0 {
+		t.Errorf("exit code %d, %v", code, err)
 	}
 }
