@@ -79,7 +79,13 @@ type RunOptions struct {
 	// Reload asks for the config file to be read again: which tables are mirrored, and how. Tables whose settings changed
 	// pause until the change is undone or Resync accepts it; other changes need a restart. May be nil.
 	Reload <-chan struct{}
+
+	Monitor *Monitor // shows how the run stands while it goes on; nil: nobody asks
 }
+
+// Monitor lets others see how a run stands while it goes on. The zero value is ready; it is given to one Run at a time, and
+// asked from any goroutine. The package metrics serves what it tells to Prometheus.
+type Monitor = mirror.Monitor
 
 // Run mirrors until ctx ends, which drains: what was read is applied and acknowledged. It makes the state's folder and
 // holds its lock; a second run on the same state is refused.
@@ -90,7 +96,7 @@ func (m *Mirror) Run(ctx context.Context, options RunOptions) (*mirror.Summary, 
 	}
 	defer store.Close()
 	o := m.options(store, options.Log)
-	o.Once = options.Once
+	o.Once, o.Monitor = options.Once, options.Monitor
 	reloads := make(chan mirror.Selector)
 	o.Reloads = reloads
 	reloading, stop := context.WithCancel(ctx)
@@ -131,6 +137,10 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 	}
 }
 
+var existing = map[config.Existing]connector.Existing{
+	config.RefuseExisting: connector.RefuseExisting, config.ReplaceExisting: connector.ReplaceExisting, config.MergeExisting: connector.MergeExisting,
+}
+
 // selects reports whether and how a table is mirrored.
 func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 	settings := m.file.Mirror
@@ -138,10 +148,13 @@ func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 		return mirror.Settings{}, false
 	}
 	keyless := len(t.Key) == 0 && settings.WithoutPrimaryKey == config.HistoryKeyless
+	history := settings.ModeOf(t.Name) == config.History || keyless
 	own := settings.ForTable(t.Name)
 	return mirror.Settings{
 		Destination: settings.DestinationOf(t.Name),
-		History:     settings.ModeOf(t.Name) == config.History || keyless,
+		History:     history,
+		SoftDelete:  settings.DeletesOf(t.Name) == config.SoftDeletes && !keyless,
+		Existing:    existing[settings.ExistingOf(t.Name)],
 		Key:         own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Where: own.Where,
 	}, true
 }

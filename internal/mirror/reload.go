@@ -44,7 +44,7 @@ func (s *session) reselect(ctx context.Context, sel Selector) error {
 	for _, what := range sel.unused(found) {
 		s.Log.Warn("settings are not used", "setting", what)
 	}
-	ps, err := planTables(ctx, s.followed(found), sel.Select, s.sink, nil)
+	ps, err := planTables(ctx, s.followed(found), sel.Select, s.origin, s.sink, nil)
 	if err != nil {
 		return err
 	}
@@ -56,19 +56,14 @@ func (s *session) reselect(ctx context.Context, sel Selector) error {
 	var newcomers []*schema.Table
 	for _, f := range found {
 		present[f.ID] = f
-		p := planned[f.ID]
-		s.mu.Lock()
-		t := s.tables[f.ID]
-		if t != nil && p != nil && p.target != nil && t.inPhase(Refused) { // it can be mirrored now
-			delete(s.tables, f.ID)
-			t = nil
-		}
-		if t != nil {
-			s.changes[t] = p
-		}
-		s.mu.Unlock()
-		if t == nil && p != nil {
+		p, t := planned[f.ID], s.table(f.ID)
+		switch {
+		case p != nil && (t == nil || t.inPhase(Refused, Dropped)):
 			newcomers = append(newcomers, f)
+		case t != nil:
+			s.mu.Lock()
+			s.changes[t] = p
+			s.mu.Unlock()
 		}
 	}
 	_, err = s.welcome(ctx, newcomers, present)
@@ -81,7 +76,7 @@ func (s *session) settle(ctx context.Context) error {
 		s.mu.Lock()
 		p, changed := s.changes[t]
 		s.mu.Unlock()
-		if !changed || !t.inPhase(Dropped, Refused) && s.agrees(t, p) {
+		if !changed || s.agrees(t, p) {
 			s.settled(t)
 			continue
 		}
@@ -124,9 +119,6 @@ func (s *session) changeSettings(ctx context.Context, t *table, p *planned) erro
 		return nil
 	case p == nil:
 		return s.leaveOut(ctx, t)
-	case t.inPhase(Refused): // what refuses it may be another reason now
-		t.setPhase(Refused, p.refused, "")
-		return nil
 	case p.target == nil:
 		s.pauseForSettings(ctx, t, "config_changed: "+p.refused)
 		return nil
@@ -190,14 +182,10 @@ func (s *session) leaveOut(ctx context.Context, t *table) error {
 	gone.Refused = notSelected
 	if t.log == nil { // it was refused
 		t.setPhase(Dropped, notSelected, "")
-	} else if err := s.retireEntry(ctx, t); err != nil {
-		return err
-	} else if err := s.tableGone(ctx, t, &gone); err != nil {
+		return nil
+	}
+	if err := s.retireEntry(ctx, t); err != nil {
 		return err
 	}
-	s.saveRecords(ctx, t)
-	s.mu.Lock()
-	delete(s.tables, t.id)
-	s.mu.Unlock()
-	return nil
+	return s.tableGone(ctx, t, &gone)
 }
