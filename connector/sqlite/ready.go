@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"zombiezen.com/go/sqlite"
 
@@ -122,7 +123,7 @@ func (w *writer) place(t *connector.Target, adopted bool) error {
 		return w.rename(t)
 	case form != "table":
 		return fault(connector.TableFault, exchangeOp, t.Name, "drop it, or choose another `destination`", "something else of this name exists, a %s", form)
-	case adopted:
+	case adopted && t.Existing == connector.RefuseExisting:
 		if some, err := queryText(w.conn, "SELECT 1 FROM "+dest+" LIMIT 1"); err != nil || some != "" {
 			if err != nil {
 				return err
@@ -138,8 +139,8 @@ func (w *writer) place(t *connector.Target, adopted bool) error {
 		return err
 	case t.History && (!adopted || bound != ""):
 		return w.appendCopy(t)
-	case bound != "":
-		return w.merge(t)
+	case bound != "", t.SoftDelete, t.Existing != connector.RefuseExisting:
+		return w.merge(t, adopted)
 	}
 	if err := w.exec("DROP TABLE " + dest); err != nil {
 		return err
@@ -152,14 +153,16 @@ func (w *writer) rename(t *connector.Target) error {
 }
 
 // merge makes the destination's rows those of the copy, touching only rows that differ, so that indexes and triggers that
-// somebody has made go on.
-func (w *writer) merge(t *connector.Target) error {
-	if err := w.addColumns(t); err != nil {
-		return err
-	}
+// somebody has made go on. What the copy lacks goes, or stays as the target says.
+func (w *writer) merge(t *connector.Target, adopted bool) error {
 	key := sinkKey(t)
-	if err := w.checkKey(t, key); err != nil {
-		return err
+	if t.Existing == connector.RefuseExisting { // else Plan has seen that both fit
+		if err := w.addColumns(t); err != nil {
+			return err
+		}
+		if err := w.checkKey(t, key); err != nil {
+			return err
+		}
 	}
 	var names, sets, same, match []string
 	for _, c := range tableColumns(t) {
@@ -176,12 +179,21 @@ func (w *writer) merge(t *connector.Target) error {
 		action = "UPDATE SET " + strings.Join(sets, ", ")
 	}
 	dest, from, list, found := quoteIdent(t.Name.Table), quoteIdent(copyName(t)), strings.Join(names, ", "), strings.Join(match, " AND ")
-	for _, sql := range []string{
-		"DELETE FROM " + dest + " AS d WHERE NOT EXISTS (SELECT 1 FROM " + from + " AS c WHERE " + found + ")",
-		"INSERT INTO " + dest + " (" + list + ") SELECT " + list + " FROM " + from + " AS c WHERE NOT EXISTS (SELECT 1 FROM " + dest +
-			" AS d WHERE " + strings.Join(same, " AND ") + ") ON CONFLICT (" + quoteList(key) + ") DO " + action,
-		"DROP TABLE " + from,
-	} {
+	lacking := "NOT EXISTS (SELECT 1 FROM " + from + " AS c WHERE " + found + ")"
+	var statements []string
+	switch deleted := quoteIdent(connector.DeletedAt); {
+	case t.Existing == connector.MergeExisting: // which of them were the source's is not known
+	case t.SoftDelete && !(adopted && t.Existing == connector.ReplaceExisting): // else it was somebody else's
+		now := string(schema.AppendTimestampTZ(nil, time.Now().UnixMicro()-year2000))
+		statements = append(statements, "UPDATE "+dest+" AS d SET "+deleted+" = '"+now+"' WHERE d."+deleted+" IS NULL AND "+lacking)
+	default:
+		statements = append(statements, "DELETE FROM "+dest+" AS d WHERE "+lacking)
+	}
+	for _, sql := range append(statements,
+		"INSERT INTO "+dest+" ("+list+") SELECT "+list+" FROM "+from+" AS c WHERE NOT EXISTS (SELECT 1 FROM "+dest+
+			" AS d WHERE "+strings.Join(same, " AND ")+") ON CONFLICT ("+quoteList(key)+") DO "+action,
+		"DROP TABLE "+from,
+	) {
 		err := w.exec(sql)
 		if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultConstraint {
 			return fault(connector.TableFault, exchangeOp, t.Name, "drop the index or trigger that refuses them, then `resync` the table",

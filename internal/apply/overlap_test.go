@@ -55,7 +55,9 @@ func newOverlapWorld(t *rapid.T) *overlapWorld {
 	return w
 }
 
-func (w *overlapWorld) n(what string, below int) int { return rapid.IntRange(0, below-1).Draw(w.T, what) }
+func (w *overlapWorld) n(what string, below int) int {
+	return rapid.IntRange(0, below-1).Draw(w.T, what)
+}
 
 func (w *overlapWorld) must(err error) {
 	if err != nil {
@@ -175,8 +177,12 @@ func (w *overlapWorld) applyLane(busy bool) (rereads int64) {
 		if busy && w.n("write meanwhile", 3) == 0 {
 			w.write(2)
 		}
-		_, err := w.apply.Apply(w.ctx, w.lane[:n])
+		b, err := w.apply.Prepare(w.ctx, w.lane[:n])
 		w.must(err)
+		if b != nil {
+			w.must(b.Apply(w.ctx))
+			b.Release()
+		}
 		rereads += w.apply.Reread()
 		w.lane = w.lane[n:]
 		if w.n("crash", 4) == 0 {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/nearest"
 	"github.com/sluicehq/sluice/schema"
 )
@@ -13,6 +14,8 @@ import (
 type Settings struct {
 	Destination    schema.Name // Schema and Table empty: the sink's default
 	History        bool
+	SoftDelete     bool // not of a history
+	Existing       connector.Existing
 	Key            []string          // columns that identify a row; nil: the source's key
 	Columns        []string          // those that are mirrored; nil: all
 	ExcludeColumns []string          // those that are not

@@ -281,8 +281,9 @@ func TestCopyWhoseChangesWereGivenUpBeginsAnew(t *testing.T) {
 		}
 		return false
 	}
-	w.faults.Hang(connectortest.CallRead, 6) // b is read among them
-	w.faults.Hang(connectortest.CallRead, 7)
+	for n := 6; n < 100; n++ { // b is read among the others
+		w.faults.Hang(connectortest.CallRead, n)
+	}
 	stop := w.follow()
 	w.eventually(func() error {
 		if !planned() || w.faults.Count(connectortest.CallRead) < 6 {
