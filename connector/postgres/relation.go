@@ -91,6 +91,7 @@ func (st *stream) settle(ctx context.Context, r *relation) error {
 	if err != nil {
 		return err
 	}
+	now = withKeyOf(now, r.chosen.table)
 	gone := now.Refused != ""
 	agrees := false
 	if !gone {
@@ -317,4 +318,19 @@ func (st *stream) rewrote(ctx context.Context, oid uint32, before, now *schema.T
 		return false, wrapError(err, sourceSystem, fmt.Sprintf("read the file of relation %d", oid), now.Name)
 	}
 	return !original && (retyped || computed), nil
+}
+
+// withKeyOf returns now with the key of the version that was added, if that is still one: a user may have chosen another
+// key than the first.
+func withKeyOf(now, added *schema.Table) *schema.Table {
+	key := make([]int, len(added.Key))
+	for i, name := range added.KeyNames() {
+		key[i] = now.Column(name)
+	}
+	if slices.Equal(key, now.Key) || !hasKey(now, key) {
+		return now
+	}
+	next := *now
+	next.Key = key
+	return &next
 }

@@ -104,11 +104,28 @@ func (s *Source) Snapshot(ctx context.Context, t *schema.Table) (connector.Snaps
 	return snap, nil
 }
 
-// sameColumns compares what a copy depends on.
-func sameColumns(a, b *schema.Table) bool {
-	x, err1 := json.Marshal(a.Columns)
-	y, err2 := json.Marshal(b.Columns)
-	return err1 == nil && err2 == nil && string(x) == string(y) && slices.Equal(a.Key, b.Key)
+// sameColumns compares what a copy of t depends on: its columns, and that its key is one still.
+func sameColumns(now, t *schema.Table) bool {
+	x, err1 := json.Marshal(now.Columns)
+	y, err2 := json.Marshal(readColumns(t))
+	return err1 == nil && err2 == nil && string(x) == string(y) && (slices.Equal(now.Key, t.Key) || hasKey(now, t.Key))
+}
+
+// readColumns are the columns of t as the catalog has them, without what the engine marked.
+func readColumns(t *schema.Table) []schema.Column {
+	columns := slices.Clone(t.Columns)
+	for i := range columns {
+		columns[i].Unread = false
+	}
+	return columns
+}
+
+// hasKey reports whether t has a unique index over the columns of a key, all sent with each update and delete.
+func hasKey(t *schema.Table, key []int) bool {
+	key = slices.Sorted(slices.Values(key))
+	return slices.ContainsFunc(t.Unique, func(u schema.UniqueKey) bool {
+		return u.Unfit == "" && slices.Equal(slices.Sorted(slices.Values(u.Columns)), key)
+	})
 }
 
 func viewLost(op string, table schema.Name, why string) error {
@@ -335,7 +352,7 @@ func (n *snapshot) copySQL(c chunkSpec) string {
 	b.WriteString("COPY (SELECT ")
 	comma := ""
 	for i, col := range n.table.Columns {
-		if col.Generated != "" {
+		if col.Generated != "" || col.Unread {
 			continue
 		}
 		b.WriteString(comma)

@@ -47,8 +47,13 @@ func (s *session) applyOne(ctx context.Context, t *table) error {
 	if err != nil || !s.applicable(t, items) {
 		return s.attend(ctx, t, items, err)
 	}
-	n, err := t.apply.Apply(ctx, framesOf(items))
-	return s.applied(ctx, t, n, err)
+	begun := time.Now()
+	batch, err := t.apply.Prepare(ctx, framesOf(items))
+	if batch != nil {
+		defer batch.Release()
+		err = batch.Apply(ctx)
+	}
+	return s.applied(ctx, t, batch, begun, err)
 }
 
 // applicable reports whether what was taken from a table's lane is a batch to be applied.
@@ -94,9 +99,9 @@ func framesOf(items []lane.Item) []*connector.Frames {
 	return frames
 }
 
-// applied takes note of a table's batch that is durable in the sink, or was there already, n row messages of which were new; or
-// reacts to its fault.
-func (s *session) applied(ctx context.Context, t *table, n int64, err error) error {
+// applied takes note of a table's batch that is durable in the sink, begun at a time by this machine's clock; nil: all that
+// was taken was there already. Or it reacts to its fault.
+func (s *session) applied(ctx context.Context, t *table, batch *apply.Batch, begun time.Time, err error) error {
 	if err != nil {
 		t.lane.Back()
 		return s.tableFailed(ctx, t, err)
@@ -104,9 +109,15 @@ func (s *session) applied(ctx context.Context, t *table, n int64, err error) err
 	at := t.apply.Checkpoint()
 	t.mu.Lock()
 	t.entry, t.meeting = at.String(), t.apply.Meeting()
-	t.total.changes += n
+	if batch != nil {
+		t.total.changes += batch.Messages
+		t.total.bytesApplied += batch.Bytes
+	}
 	t.failures = 0
 	t.mu.Unlock()
+	if batch != nil {
+		s.noteBatch(batch.Oldest, begun)
+	}
 	t.lane.Done() // last: the lane's safe position says that the above is so
 	return nil
 }
@@ -143,6 +154,7 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 		return s.pause(ctx, t, err)
 	case connector.Gap:
 		if s.ResyncOnGap {
+			s.observed.noteError(err)
 			return s.copyAgain(ctx, t, err.Error())
 		}
 		return s.pause(ctx, t, err)
@@ -168,7 +180,7 @@ func (s *session) schemaChanged(ctx context.Context, t *table, change *connector
 		return s.tableGone(ctx, t, change.Table)
 	}
 	t.mu.Lock()
-	copied := t.planned.table
+	copied, settings := t.planned.target.Table, t.planned.settings
 	t.mu.Unlock()
 	if change.Table.Version <= copied.Version && !change.Rewrote {
 		return nil // the copy was taken under this version, or a later one
@@ -178,16 +190,25 @@ func (s *session) schemaChanged(ctx context.Context, t *table, change *connector
 			return err
 		}
 	}
-	if fingerprintOf(change.Table) == fingerprintOf(copied) && !change.Rewrote {
-		return s.followVersion(t, change.Table)
+	chosen, why := choose(change.Table, settings)
+	switch {
+	case why != "": // the new copy waits until it can be made
+		return s.copyAgain(ctx, t, why)
+	case fingerprintOf(chosen.table) == fingerprintOf(copied) && !change.Rewrote:
+		return s.followVersion(t, change.Table, chosen)
 	}
 	return s.copyAgain(ctx, t, "its columns changed")
 }
 
-// followVersion goes on under a version that stores the same (a column's default or NOT NULL).
-func (s *session) followVersion(t *table, to *schema.Table) error {
+// followVersion goes on under a version that stores the same: a column's default or NOT NULL has changed, or columns
+// that are not mirrored.
+func (s *session) followVersion(t *table, to *schema.Table, chosen selection) error {
 	target := *t.planned.target
-	target.Table = to
+	target.Columns = make([]int, len(target.Columns))
+	for i, c := range t.planned.target.Columns {
+		target.Columns[i] = chosen.table.Column(target.Table.Columns[c].Name)
+	}
+	target.Table = chosen.table
 	if err := t.apply.Follow(&target); err != nil {
 		return err
 	}
@@ -259,7 +280,7 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 		if f.ID != t.id {
 			continue
 		}
-		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.sink, nil)
+		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.origin, s.sink, nil)
 		if err != nil || len(ps) == 0 {
 			return false, err
 		}

@@ -258,9 +258,9 @@ func (m *model) options(once bool) Options {
 			}
 			return &modelSink{s, m}, nil
 		},
-		Select: func(t *schema.Table) (Settings, bool) {
+		Selector: Selector{Select: func(t *schema.Table) (Settings, bool) {
 			return Settings{Destination: t.Name, History: t.Name.Schema == "history"}, true
-		},
+		}},
 	}
 }
 

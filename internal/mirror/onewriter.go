@@ -65,6 +65,7 @@ type grouper struct {
 type member struct {
 	table *table
 	batch *apply.Batch
+	begun time.Time // taken from the lane
 }
 
 func (g *grouper) run(ctx context.Context) error {
@@ -128,16 +129,17 @@ func (g *grouper) prepareOne(ctx context.Context, t *table, rows int, bytes int6
 		g.do(t, func() error { return g.attend(ctx, t, items, err) })
 		return nil, nil
 	}
+	begun := time.Now()
 	batch, err := t.apply.Prepare(ctx, framesOf(items))
 	switch {
 	case err != nil:
-		g.do(t, func() error { return g.applied(ctx, t, 0, err) })
+		g.do(t, func() error { return g.applied(ctx, t, nil, begun, err) })
 	case batch == nil:
-		return nil, g.giveBack(t, g.applied(ctx, t, 0, nil))
+		return nil, g.giveBack(t, g.applied(ctx, t, nil, begun, nil))
 	case t.isApart():
-		g.writeAlone(ctx, member{t, batch})
+		g.writeAlone(ctx, member{t, batch, begun})
 	default:
-		return &member{t, batch}, nil
+		return &member{t, batch, begun}, nil
 	}
 	return nil, nil
 }
@@ -151,7 +153,7 @@ func (g *grouper) do(t *table, f func() error) {
 func (g *grouper) writeAlone(ctx context.Context, m member) {
 	g.do(m.table, func() error {
 		defer m.batch.Release()
-		return g.applied(ctx, m.table, m.batch.Messages, m.batch.Apply(ctx))
+		return g.applied(ctx, m.table, m.batch, m.begun, m.batch.Apply(ctx))
 	})
 }
 
@@ -181,7 +183,7 @@ func (g *grouper) write(ctx context.Context, group []member) ([]member, error) {
 		}
 		m.batch.Committed()
 		m.batch.Release()
-		if err := g.giveBack(m.table, g.applied(ctx, m.table, m.batch.Messages, nil)); err != nil {
+		if err := g.giveBack(m.table, g.applied(ctx, m.table, m.batch, m.begun, nil)); err != nil {
 			return group[i+1:], err
 		}
 	}

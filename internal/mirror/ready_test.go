@@ -196,7 +196,7 @@ func (c *clocked) run(change func(*Limits)) (stop func()) {
 			s.Writers = cmp.Or(c.writers, s.Writers)
 			return c.wrap(s), nil
 		},
-		Select: func(t *schema.Table) (Settings, bool) { return Settings{Destination: t.Name}, true },
+		Selector: Selector{Select: func(t *schema.Table) (Settings, bool) { return Settings{Destination: t.Name}, true }},
 	}
 	o.Limits.FloorEvery, o.Limits.DiscoverEvery = time.Hour, 0
 	change(&o.Limits)

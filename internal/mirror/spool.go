@@ -440,9 +440,10 @@ func (s *session) oldChanged(ctx context.Context, t *table, change *connector.Sc
 	return s.copyAgain(ctx, t, "its columns changed while it was behind")
 }
 
-// sameColumns reports whether a version of a table has the columns under which its rows are stored.
+// sameColumns reports whether rows written under a version of a table can be read as those of the present one.
 func (s *session) sameColumns(t *table, v *schema.Table) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return fingerprintOf(v) == fingerprintOf(t.planned.table)
+	now, why := choose(v, t.planned.settings)
+	return why == "" && layoutOf(now.table) == layoutOf(t.planned.target.Table)
 }

@@ -57,18 +57,14 @@ func (b *bench) drainSmall(ctx context.Context, tables int) error {
 			return err
 		}
 	}
-	dir, err := b.folder("small")
-	if err != nil {
-		return err
-	}
-	config := process.Config{Name: "small", Source: b.source.URL("small"), SinkFile: filepath.Join(dir, "small.db"), Mirror: "tables: {include: [\"public.*\"]}"}
-	if _, err := b.runOnce(ctx, dir, config); err != nil {
+	config := process.Config{Name: "small", Source: b.source.URL("small"), SinkFile: filepath.Join(b.dir, "small", "small.db"), Mirror: "tables: {include: [\"public.*\"]}"}
+	if _, _, err := b.runOnce(ctx, config); err != nil {
 		return err
 	}
 	if err := execute(ctx, b.source, "small", fmt.Sprintf("CALL make_small(%d, %d)", tables, smallChanges)); err != nil {
 		return err
 	}
-	took, err := b.runOnce(ctx, dir, config)
+	_, took, err := b.runOnce(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -104,10 +100,7 @@ func (b *bench) joinBeside(ctx context.Context, kind string) error {
 			return err
 		}
 	}
-	dir, err := b.folder("joined")
-	if err != nil {
-		return err
-	}
+	dir := filepath.Join(b.dir, "joined")
 	config := process.Config{Name: "joined", Source: b.source.URL("joined"), Mirror: "tables: {include: [public.quick]}"}
 	if kind == "sqlite" {
 		config.SinkFile = filepath.Join(dir, "joined.db")
@@ -117,7 +110,7 @@ func (b *bench) joinBeside(ctx context.Context, kind string) error {
 		}
 		config.Sink = b.sink.URL("joined")
 	}
-	if _, err := b.runOnce(ctx, dir, config); err != nil {
+	if _, _, err := b.runOnce(ctx, config); err != nil {
 		return err
 	}
 	config.Mirror = "tables: {include: [\"public.*\"]}"

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"time"
 
 	"github.com/sluicehq/sluice/test/process"
@@ -89,33 +88,22 @@ func (b *bench) copyBySluice(ctx context.Context) error {
 // once runs `sluice run --once` from one database to another and returns the ended process and its time. The state of a
 // name is kept between calls.
 func (b *bench) once(ctx context.Context, source, sink, name string) (*process.Process, time.Duration, error) {
-	dir, err := b.folder(name)
-	if err != nil {
+	return b.runOnce(ctx, process.Config{
+		Name: name, Source: b.source.URL(source), Sink: b.sink.URL(sink), Mirror: "tables: {include: [public.bench]}",
+	})
+}
+
+func (b *bench) runOnce(ctx context.Context, c process.Config) (*process.Process, time.Duration, error) {
+	dir := b.dir + "/" + c.Name
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, 0, err
 	}
-	config := process.Config{Name: name, Source: b.source.URL(source), Sink: b.sink.URL(sink), Mirror: "tables: {include: [public.bench]}"}
-	return b.runIn(ctx, dir, config)
-}
-
-// folder makes the folder of a mirror, if need be.
-func (b *bench) folder(name string) (string, error) {
-	dir := filepath.Join(b.dir, name)
-	return dir, os.MkdirAll(dir, 0o755)
-}
-
-// runOnce is how long a mirror takes to copy and catch up.
-func (b *bench) runOnce(ctx context.Context, dir string, config process.Config) (time.Duration, error) {
-	_, took, err := b.runIn(ctx, dir, config)
-	return took, err
-}
-
-func (b *bench) runIn(ctx context.Context, dir string, config process.Config) (*process.Process, time.Duration, error) {
-	path, err := config.Write(dir)
+	config, err := c.Write(dir)
 	if err != nil {
 		return nil, 0, err
 	}
 	begin := time.Now()
-	p, err := process.Start(dir, b.program, "run", path, "--once")
+	p, err := process.Start(dir, b.program, "run", config, "--once")
 	if err != nil {
 		return nil, 0, err
 	}
