@@ -17,7 +17,7 @@ type (
 	Position string
 	// Positions holds one Position for each part of a log (a DynamoDB shard); a log without parts uses the part "".
 	Positions map[string]Position
-	// Event is what a [Stream] delivers: [*Frames], [*SchemaChange] or [*Progress].
+	// Event is what a [Stream] delivers: [*Frames], [*SchemaChange], [*Unselected] or [*Progress].
 	Event interface{ event() }
 	// Op is what a row does.
 	Op uint8
@@ -98,6 +98,14 @@ type SchemaChange struct {
 	Table   *schema.Table
 	Commit  Commit
 	Rewrote bool // stored values changed without changes in the log: the table needs a new copy
+}
+
+// Unselected says that the log has changes of a table that was not added: a new one, or one that was made fit. A Stream
+// whose log tells of such tables delivers it when it meets one for the first time, and when the table has changed since;
+// the changes themselves are thrown away.
+type Unselected struct {
+	ID   schema.ID
+	Name schema.Name // as of these changes
 }
 
 // What a row does.

@@ -74,4 +74,5 @@ func (r *Rows) DeletionTimes(alloc memory.Allocator) (*array.Int64, error) {
 
 func (*Frames) event()       {}
 func (*SchemaChange) event() {}
+func (*Unselected) event()   {}
 func (*Progress) event()     {}

@@ -60,6 +60,11 @@ func (s *memorySystem) AddColumn(table schema.Name, c schema.Column) error {
 	return err
 }
 
+func (s *memorySystem) PublishAll() (bool, error) {
+	s.db.PublishAll = true // nobody reads the stream at this moment
+	return true, nil
+}
+
 func (s *memorySystem) Exec(changes ...Change) error {
 	tx := s.db.Begin()
 	err := execIn(tx, changes)

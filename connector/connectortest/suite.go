@@ -62,7 +62,7 @@ type (
 	SinkHarness = Harness[SinkSystem]
 )
 
-// SourceSystem is a source's server with one database. Where it implements [Holder], [Alterer] or [Stranger], checks use
+// SourceSystem is a source's server with one database. Where it implements [Holder], [Alterer], [Publisher] or [Stranger], checks use
 // that; what it does not implement is skipped by name.
 type SourceSystem interface {
 	// Open returns the source as a process just started opens it: with the same slot, and rows from alloc.
@@ -85,6 +85,13 @@ type Holder interface {
 // Alterer is a SourceSystem whose tables can change.
 type Alterer interface {
 	AddColumn(table schema.Name, c schema.Column) error
+}
+
+// Publisher is a SourceSystem whose log can have changes of tables that were not added to the stream.
+type Publisher interface {
+	// PublishAll puts the changes of all tables into the log of the open stream, those of later tables too. It returns
+	// false if this server cannot.
+	PublishAll() (able bool, err error)
 }
 
 // Stranger is a SourceSystem whose positions name their server.

@@ -20,8 +20,9 @@ const (
 // Batch is changes of one table ready to be written: decoded, and folded where they are written as a set. Its table is
 // not to be prepared again before the batch is written, or given up. It is to be released.
 type Batch struct {
-	Messages int64 // row messages that are new to the sink; more than none
-	Bytes    int64 // of these
+	Messages int64     // row messages that are new to the sink; more than none
+	Bytes    int64     // of these
+	Oldest   time.Time // of the commit of the first of them, by the source's clock
 
 	table *Table
 	rows  *connector.Rows // all of it, row by row
@@ -39,7 +40,7 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 	if len(left.Commits) == 0 {
 		return nil, nil
 	}
-	b := &Batch{table: t, Bytes: int64(len(left.Data))}
+	b := &Batch{table: t, Bytes: int64(len(left.Data)), Oldest: left.Commits[0].Time}
 	for _, c := range left.Commits {
 		b.Messages += int64(c.Rows)
 	}
@@ -73,7 +74,8 @@ func (b *Batch) Entry() (key, text string) { return Key(b.table.id), b.next.Stri
 // Committed takes note that the batch is durable.
 func (b *Batch) Committed() { b.table.at = b.next }
 
-// Apply makes the batch durable in a transaction of its own: as a set, and row by row if the set is refused.
+// Apply makes the batch durable in a transaction of its own, with its checkpoint: as a set, and row by row if the set is
+// refused. After an error of Kind Unavailable it may be in the sink: only a new Claim can tell.
 func (b *Batch) Apply(ctx context.Context) error {
 	for try := 1; ; try++ {
 		err := b.applyOnce(ctx)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicehq/sluice"
 	"github.com/sluicehq/sluice/internal/mirror"
+	"github.com/sluicehq/sluice/internal/view"
 )
 
 func (a *app) planCommand() *cobra.Command {
@@ -60,17 +61,17 @@ func printPlan(w io.Writer, p *mirror.Plan) {
 		fmt.Fprintln(w, "No table of the source is selected.")
 		return
 	}
-	fmt.Fprintf(w, "%s tables: %d to copy, %d to go on with, %d refused\n\n", count(int64(len(p.Tables))),
+	fmt.Fprintf(w, "%s tables: %d to copy, %d to go on with, %d refused\n\n", view.Count(int64(len(p.Tables))),
 		len(tablesTo(p, "copy")), len(tablesTo(p, "continue")), refusals(p))
-	overview := newGrid("TABLE", "DESTINATION", "ACTION", "MODE", "KEY", "ROWS, ABOUT")
+	overview := view.NewGrid("TABLE", "DESTINATION", "ACTION", "MODE", "KEY", "ROWS, ABOUT")
 	for _, t := range p.Tables {
 		if t.Action == "refuse" {
-			overview.add(t.Table.String(), "", t.Action, "", "", count(t.Rows))
+			overview.Add(t.Table.String(), "", t.Action, "", "", view.Count(t.Rows))
 			continue
 		}
-		overview.add(t.Table.String(), t.Destination.String(), actionOf(t), modeOf(t), keyOf(t), count(t.Rows))
+		overview.Add(t.Table.String(), t.Destination.String(), actionOf(t), modeOf(t), keyOf(t), view.Count(t.Rows))
 	}
-	overview.print(w, "")
+	overview.Print(w, "")
 	printDifferences(w, p)
 	printNotes(w, p)
 	if refusals(p) > 0 {
@@ -123,23 +124,23 @@ func keyOf(t mirror.TablePlan) string {
 }
 
 func printDifferences(w io.Writer, p *mirror.Plan) {
-	columns := newGrid("COLUMN", "AT THE SOURCE", "IN THE SINK", "NOT STORED")
+	columns := view.NewGrid("COLUMN", "AT THE SOURCE", "IN THE SINK", "NOT STORED")
 	for _, t := range p.Tables {
 		for _, c := range t.Columns {
 			name := t.Table.String() + ", " + c.Name
 			switch {
 			case c.SinkName == "":
-				columns.add(name, c.SourceType, "left out", "")
+				columns.Add(name, c.SourceType, "left out", "")
 			case c.SinkName != c.Name:
-				columns.add(name, c.SourceType, c.SinkName+" "+c.SinkType, c.Misfit)
+				columns.Add(name, c.SourceType, c.SinkName+" "+c.SinkType, c.Misfit)
 			case !sameType(c.SinkType, c.SourceType) || c.Misfit != "":
-				columns.add(name, c.SourceType, c.SinkType, c.Misfit)
+				columns.Add(name, c.SourceType, c.SinkType, c.Misfit)
 			}
 		}
 	}
-	if len(columns.rows) > 1 {
+	if !columns.Empty() {
 		fmt.Fprintln(w, "\nStored otherwise than at the source:")
-		columns.print(w, "  ")
+		columns.Print(w, "  ")
 	}
 }
 

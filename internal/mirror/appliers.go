@@ -16,7 +16,7 @@ import (
 func (s *session) wake(t *table) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.queued || t.apply == nil || (t.phase != CatchingUp && t.phase != Streaming) || t.lane.Empty() || time.Now().Before(t.rests) {
+	if t.queued || t.halted || t.apply == nil || (t.phase != CatchingUp && t.phase != Streaming) || t.lane.Empty() || time.Now().Before(t.rests) {
 		return
 	}
 	t.queued = true
@@ -40,12 +40,23 @@ func (s *session) applyAll(ctx context.Context) error {
 
 // applyOne does the next that there is to do for a table: mostly, that is to apply a batch.
 func (s *session) applyOne(ctx context.Context, t *table) error {
+	if t.isHalted() {
+		return nil
+	}
+	if why := s.doomedFor(t); why != nil {
+		return s.giveUp(ctx, t, why)
+	}
 	items, err := t.lane.Take(s.Limits.BatchRows, s.Limits.BatchBytes, s.Limits.BatchAge)
 	if err != nil || !s.applicable(t, items) {
 		return s.attend(ctx, t, items, err)
 	}
-	n, err := t.apply.Apply(ctx, framesOf(items))
-	return s.applied(ctx, t, n, err)
+	begun := time.Now()
+	batch, err := t.apply.Prepare(ctx, framesOf(items))
+	if batch != nil {
+		defer batch.Release()
+		err = batch.Apply(ctx)
+	}
+	return s.applied(ctx, t, batch, begun, err)
 }
 
 // applicable reports whether what was taken from a table's lane is a batch to be applied.
@@ -91,9 +102,9 @@ func framesOf(items []lane.Item) []*connector.Frames {
 	return frames
 }
 
-// applied takes note of a table's batch that is durable in the sink, or was there already, n row messages of which were new; or
-// reacts to its fault.
-func (s *session) applied(ctx context.Context, t *table, n int64, err error) error {
+// applied takes note of a table's batch that is durable in the sink, begun at a time by this machine's clock; nil: all that
+// was taken was there already. Or it reacts to its fault.
+func (s *session) applied(ctx context.Context, t *table, batch *apply.Batch, begun time.Time, err error) error {
 	if err != nil {
 		t.lane.Back()
 		return s.tableFailed(ctx, t, err)
@@ -101,9 +112,15 @@ func (s *session) applied(ctx context.Context, t *table, n int64, err error) err
 	at := t.apply.Checkpoint()
 	t.mu.Lock()
 	t.entry, t.meeting = at.String(), t.apply.Meeting()
-	t.total.changes += n
+	if batch != nil {
+		t.total.changes += batch.Messages
+		t.total.bytesApplied += batch.Bytes
+	}
 	t.failures = 0
 	t.mu.Unlock()
+	if batch != nil {
+		s.noteBatch(batch.Oldest, begun)
+	}
 	t.lane.Done() // last: the lane's safe position says that the above is so
 	return nil
 }
@@ -140,6 +157,7 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 		return s.pause(ctx, t, err)
 	case connector.Gap:
 		if s.ResyncOnGap {
+			s.observed.noteError(err)
 			return s.copyAgain(ctx, t, err.Error())
 		}
 		return s.pause(ctx, t, err)
@@ -233,6 +251,10 @@ func (s *session) copyAgain(ctx context.Context, t *table, why string) error {
 	t.lane.Reset()
 	s.Log.Info("table is copied anew", "table", t.name().String(), "reason", why)
 	s.event(ctx, t.name(), "copy_again", why)
+	if t.inPhase(Paused) { // when it is taken up
+		t.log.forget(t)
+		return nil
+	}
 	t.setPhase(Pending, "", "")
 	s.joins.push(t)
 	return nil
@@ -265,7 +287,7 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 		if f.ID != t.id {
 			continue
 		}
-		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.origin, s.sink, nil)
+		ps, err := planTables(ctx, []*schema.Table{f}, s.selector().Select, s.origin, s.sink, nil)
 		if err != nil || len(ps) == 0 {
 			return false, err
 		}

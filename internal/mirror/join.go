@@ -48,18 +48,34 @@ func (s *session) joinAll(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// join brings a table from Pending to CatchingUp, and reacts to what stands in the way.
+// join brings a table from Pending to CatchingUp, unless it is halted: then it is Pending again.
 func (s *session) join(ctx context.Context, t *table) error {
+	copying, stop := context.WithCancel(ctx)
+	defer stop()
+	if !t.beginCopy(stop) {
+		return nil
+	}
+	err := s.copyUntilReady(copying, t)
+	if err != nil && ctx.Err() == nil && !passes(err) && !concernsAll(err) && t.isHalted() {
+		t.setPhase(Pending, "", "")
+		return nil
+	}
+	return errors.Join(ctx.Err(), err)
+}
+
+// copyUntilReady copies a table, and reacts to what stands in the way.
+func (s *session) copyUntilReady(ctx context.Context, t *table) error {
 	for lost := 0; ; {
 		err := s.copyTable(ctx, t)
 		if err == nil || ctx.Err() != nil || concernsAll(err) {
-			return errors.Join(ctx.Err(), err)
+			return err
 		}
 		switch connector.KindOf(err) {
 		case connector.ViewLost:
 			if lost++; lost == viewTries {
 				return s.pause(ctx, t, fmt.Errorf("copied %d times, each time its view was lost: %w", lost, err))
 			}
+			s.observed.noteError(err)
 			s.Log.Info("copy begins again", "table", t.name().String(), "reason", err)
 		case connector.TableFault, connector.Conflict:
 			if pause, _ := s.failed(t, err); pause {
@@ -270,7 +286,7 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	if err != nil {
 		return err
 	}
-	n, err := load(ctx, tx, t.planned.target, reader)
+	n, bytes, err := load(ctx, tx, t.planned.target, reader)
 	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
@@ -281,26 +297,30 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	t.mu.Lock()
 	t.chunks = append(t.chunks, key)
 	t.total.rowsCopied += n
+	t.total.bytesCopied += bytes
 	t.total.copied += n
 	t.mu.Unlock()
 	return nil
 }
 
-func load(ctx context.Context, tx connector.Tx, target *connector.Target, reader connector.RowReader) (int64, error) {
-	var n int64
+// load returns how many rows it has loaded, and their bytes in memory.
+func load(ctx context.Context, tx connector.Tx, target *connector.Target, reader connector.RowReader) (n, bytes int64, err error) {
 	for {
 		rows, err := reader.Next(ctx)
 		if errors.Is(err, io.EOF) {
-			return n, nil
+			return n, bytes, nil
 		}
 		if err != nil {
-			return n, err
+			return n, bytes, err
 		}
 		n += int64(rows.Len())
+		for _, column := range rows.Values.Columns() {
+			bytes += int64(column.Data().SizeInBytes())
+		}
 		err = tx.Load(ctx, target, rows)
 		rows.Release()
 		if err != nil {
-			return n, err
+			return n, bytes, err
 		}
 	}
 }
@@ -336,8 +356,9 @@ func (s *session) startApplying(ctx context.Context, t *table, at apply.Checkpoi
 	t.apply, t.goal, t.failures, t.rests, t.entry = applier, goal, 0, time.Time{}, at.String()
 	t.mu.Unlock()
 	t.setPhase(CatchingUp, "", "")
-	s.Log.Info("copy is in place", "table", t.name().String(), "rows", t.total.rowsCopied)
-	s.event(ctx, t.name(), "copied", fmt.Sprintf("%d rows", t.total.rowsCopied))
+	rows := t.rowsOfCopy()
+	s.Log.Info("copy is in place", "table", t.name().String(), "rows", rows)
+	s.event(ctx, t.name(), "copied", fmt.Sprintf("%d rows", rows))
 	s.saveRecords(ctx, t)
 	s.wake(t)
 	return nil

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -29,6 +30,8 @@ type Store interface {
 	SaveSegments(ctx context.Context, segments []state.Segment) error
 	SaveProgress(ctx context.Context, run state.Run, tables map[schema.ID]state.Progress) error
 	AddEvent(ctx context.Context, e state.Event) error
+	OpenCommands(ctx context.Context) ([]state.Command, error)
+	SaveCommand(ctx context.Context, c state.Command) error
 }
 
 // Options is what a run needs.
@@ -38,13 +41,16 @@ type Options struct {
 	Sink   func(ctx context.Context, id string) (connector.Sink, error)   // id is "" as long as the state knows none
 	Store  Store
 	Selector
-	Limits Limits
-	Spool  string // folder where lanes go beyond memory; "": nowhere, the reader waits
-	Once   bool   // end when each table has passed the end of the log as it was when its copy was done, or at the start
+	Reloads <-chan Selector // what is received takes the place of Selector while the mirror runs; may be nil
+	Limits  Limits
+	Spool   string // folder where lanes go beyond memory; "": nowhere, the reader waits
+	Once    bool   // end when each table has passed the end of the log as it was when its copy was done, or at the start
 
 	FollowNew   bool // tables found later that Select takes are mirrored too
 	ResyncOnGap bool // copy all tables anew when the log lacks what is needed; else stop and say so
 	FailOnTable bool // a table's fault ends the run; else the table pauses
+
+	Monitor *Monitor // shows how the run stands; nil: nobody asks
 
 	Log   *slog.Logger
 	Alloc memory.Allocator
@@ -89,12 +95,19 @@ func DefaultLimits() Limits {
 // caught up. An error is one that no waiting mends: Kind Setup, Gap, Fenced or Internal, or Unavailable at the very start.
 func Run(ctx context.Context, o Options) (*Summary, error) {
 	m := &runner{Options: o, totals: map[schema.ID]*totals{}}
+	m.observed.began = time.Now()
+	m.observed.is(Starting)
+	defer m.observed.is(Ended)
+	if o.Monitor != nil {
+		o.Monitor.run.Store(m)
+	}
 	backoff := m.Limits.BackoffMin
 	for reached := false; ; {
 		began := time.Now()
 		s, err := m.open(ctx)
 		if err == nil {
 			reached = true
+			m.observed.is(Running)
 			err = s.run(ctx)
 			m.last = s.summary()
 			if errors.Is(err, errFinished) {
@@ -108,6 +121,9 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 			if err = m.startOver(ctx, err); err == nil {
 				continue
 			}
+		}
+		if ended(err) != nil && !errors.Is(err, errFinished) && !errors.Is(err, errRetry) {
+			m.observed.noteError(err)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -126,6 +142,7 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 			backoff = m.Limits.BackoffMin
 		}
 		m.Log.Warn("source or sink unavailable, trying again", "in", backoff, "error", err)
+		m.observed.waits(err, backoff)
 		select {
 		case <-time.After(backoff):
 		case <-ctx.Done():
@@ -156,11 +173,17 @@ type runner struct {
 	last   *Summary
 	fresh  bool               // the log starts anew: every table needs a copy
 	known  map[schema.ID]bool // the tables of the first session: without Options.FollowNew no others join in a later one
+
+	observed observed
+
+	selecting sync.Mutex // guards Selector
+	later     bool       // a session has begun before: what a fault paused since is tried again when its time has come
 }
 
 // totals counts what a run did for one table.
 type totals struct {
-	rowsCopied, changes int64
+	rowsCopied, changes       int64
+	bytesCopied, bytesApplied int64
 
 	copied  int64 // rows of the newest copy, of an earlier run too
 	before  int64 // changes that earlier runs applied

@@ -88,6 +88,7 @@ type model struct {
 	calm   bool                  // no faults but the crash
 	spool  string                // its folder
 	limits Limits                // of all its processes
+	single bool                  // the sink has one writer
 	keyed  []schema.Name
 	append []schema.Name // history tables
 
@@ -203,9 +204,17 @@ func (m *model) finish() {
 	m.open = nil
 	m.mu.Unlock()
 	m.faults = new(connectortest.Faults)
+	for _, name := range slices.Concat(m.keyed, m.append) {
+		m.state.give(state.Resume, name)
+	}
 	summary, err := Run(m.t.Context(), m.options(true))
 	if err != nil || !summary.InOrder() {
 		m.t.Fatalf("the last run: %v, %+v", err, summary)
+	}
+	for _, c := range m.state.commands {
+		if c.DoneAt.IsZero() {
+			m.t.Errorf("a command that nobody carried out: %+v", c)
+		}
 	}
 	for _, e := range m.state.events {
 		if strings.Contains(e.Text, "spool") {
@@ -235,6 +244,7 @@ func (m *model) setLimits() {
 	if m.rng.IntN(2) == 0 {
 		m.limits.DurableBytes = 0
 	}
+	m.single = m.rng.IntN(2) == 0
 }
 
 // options are those of one process.
@@ -250,7 +260,11 @@ func (m *model) options(once bool) Options {
 			return connectortest.NewMemorySource(m.db, faults), nil
 		},
 		Sink: func(context.Context, string) (connector.Sink, error) {
-			return &modelSink{connectortest.NewMemorySink(m.sink, faults), m}, nil
+			s := connectortest.NewMemorySink(m.sink, faults)
+			if m.single {
+				s.Writers = 1
+			}
+			return &modelSink{s, m}, nil
 		},
 		Selector: Selector{Select: func(t *schema.Table) (Settings, bool) {
 			return Settings{Destination: t.Name, History: t.Name.Schema == "history"}, true
@@ -272,6 +286,9 @@ func (m *model) moveOn() time.Duration {
 		if !m.calm && m.rng.IntN(20) == 0 {
 			m.broken = append(slices.Clone(m.keyed), m.append[0], schema.Name{}, schema.Name{})[m.rng.IntN(5)]
 		}
+		if !m.calm && m.rng.IntN(12) == 0 {
+			m.command()
+		}
 		if m.budget--; m.budget == 0 {
 			close(m.spent)
 		}
@@ -280,6 +297,17 @@ func (m *model) moveOn() time.Duration {
 		return 0
 	}
 	return time.Duration(m.rng.IntN(8)) * time.Millisecond
+}
+
+// command has a person ask something of a table.
+func (m *model) command() {
+	names := slices.Concat(m.keyed, m.append)
+	name := names[m.rng.IntN(len(names))]
+	kind := []state.CommandKind{state.Pause, state.Resume, state.Resync}[m.rng.IntN(3)]
+	if kind == state.Resync && !slices.Contains(m.keyed, name) {
+		kind = state.Pause
+	}
+	m.state.give(kind, name)
 }
 
 // endOneOf brings one of the transactions that a snapshot waits for nearer to its end.
@@ -510,6 +538,7 @@ type modelState struct {
 
 	segments []state.Segment
 	events   []state.Event
+	commands []state.Command
 }
 
 // modelProcess is the Store as one process sees it: its calls are steps, and fail after the crash.
@@ -577,6 +606,43 @@ func (s *modelProcess) Segments(context.Context) (segs []state.Segment, err erro
 
 func (s *modelProcess) SaveSegments(_ context.Context, segs []state.Segment) error {
 	return s.do(func() { s.segments = slices.Clone(segs) })
+}
+
+// give records a command as a person would, beside the process. It takes the place of earlier ones as in state.AddCommands.
+func (s *modelState) give(kind state.CommandKind, name schema.Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.commands {
+		c := &s.commands[i]
+		replaced := kind != state.Resync && c.Kind != state.Resync || kind == state.Resync && c.Kind == state.Resync && c.AcceptedAt.IsZero()
+		if c.Name == name && c.DoneAt.IsZero() && replaced {
+			c.DoneAt = time.Now()
+		}
+	}
+	for id, t := range s.tables {
+		if t.Name == name {
+			s.commands = append(s.commands, state.Command{Number: int64(len(s.commands) + 1), Kind: kind, Table: id, Name: name, AskedBy: "the model"})
+		}
+	}
+}
+
+func (s *modelProcess) OpenCommands(context.Context) (open []state.Command, err error) {
+	err = s.do(func() {
+		for _, c := range s.commands {
+			if c.DoneAt.IsZero() {
+				open = append(open, c)
+			}
+		}
+	})
+	return open, err
+}
+
+func (s *modelProcess) SaveCommand(_ context.Context, c state.Command) error {
+	return s.do(func() {
+		if s.commands[c.Number-1].DoneAt.IsZero() {
+			s.commands[c.Number-1] = c
+		}
+	})
 }
 
 func (s *modelProcess) AddEvent(_ context.Context, e state.Event) error {
