@@ -347,7 +347,7 @@ func (s *session) recheck(ctx context.Context, t *table, now *schema.Table) erro
 // destination is that of a table that is gone comes in a later round, when nothing more is applied to the destination:
 // settled is false then.
 func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, present map[schema.ID]*schema.Table) (settled bool, err error) {
-	ps, err := planTables(ctx, newcomers, s.Select, s.origin, s.sink, nil)
+	ps, err := planTables(ctx, newcomers, s.selector().Select, s.origin, s.sink, nil)
 	if err != nil {
 		return false, err
 	}
