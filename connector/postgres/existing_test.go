@@ -107,6 +107,28 @@ func TestSoftDeletesReplaceRowsOfOthersAndKeepTheirOwn(t *testing.T) {
 	wantRows(t, url, "SELECT id, _sluice_deleted_at IS NULL FROM t ORDER BY 1", "1|t\n3|f")
 }
 
+func TestDeletesChangeBetweenHardAndSoft(t *testing.T) {
+	url := testServer.Database(t)
+	s := openTestSink(t, url)
+	soft, hard := connector.Target{Table: plain("t"), SoftDelete: true}, connector.Target{Table: plain("t")}
+	stored(t, s, hard, inserts("1|a|A", "2|b|B")...)
+	stored(t, s, soft, inserts("1|a|A")...)
+	const all = "SELECT id, _sluice_deleted_at IS NULL FROM t ORDER BY 1"
+	wantRows(t, url, all, "1|t\n2|f")
+	testdb.Exec(t, url, "CREATE VIEW v AS SELECT * FROM t; UPDATE t SET _sluice_deleted_at = now()")
+	stored(t, s, hard, inserts("1|a|A")...)
+	wantRows(t, url, all, "1|t")
+
+	table := plain("t")
+	table.Columns[1].Type = kind(schema.Int64, "bigint")
+	target := plan(t, s, connector.Target{Table: table, SoftDelete: true})
+	target.Copy++
+	load(t, s, target, inserts("1|7|A")...)
+	if e := wantKind(t, s.Ready(t.Context(), target, nil), connector.TableFault); !strings.Contains(e.Hint, "rename the table") {
+		t.Errorf("hint %q", e.Hint)
+	}
+}
+
 func TestExistingTableThatDoesNotFitIsRefusedWithEveryStatement(t *testing.T) {
 	url := testServer.Database(t)
 	s := openTestSink(t, url)

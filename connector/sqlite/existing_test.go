@@ -125,6 +125,18 @@ func TestSoftDeletesReplaceRowsOfOthersAndKeepTheirOwn(t *testing.T) {
 	s.holds("SELECT id, _sluice_deleted_at IS NULL FROM items ORDER BY id", "1|1 3|0")
 }
 
+func TestDeletesChangeBetweenHardAndSoft(t *testing.T) {
+	s := newSinkTest(t)
+	soft, hard := connector.Target{Table: itemsTable(), SoftDelete: true}, connector.Target{Table: itemsTable()}
+	s.into(hard, connectortest.Row{"1", "a", "A"}, connectortest.Row{"2", "b", "B"})
+	s.into(soft, connectortest.Row{"1", "a", "A"})
+	const all = "SELECT id, _sluice_deleted_at IS NULL FROM items ORDER BY id"
+	s.holds(all, "1|1 2|0")
+	s.exec("CREATE INDEX i ON items (name)", "UPDATE items SET _sluice_deleted_at = 'x'")
+	s.into(hard, connectortest.Row{"1", "a", "A"})
+	s.holds(all, "1|1")
+}
+
 func TestExistingTableThatDoesNotFitIsRefused(t *testing.T) {
 	s := newSinkTest(t)
 	target := func(name string) connector.Target {

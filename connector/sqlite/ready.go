@@ -239,13 +239,20 @@ func (w *writer) addColumns(t *connector.Target) error {
 				quoteIdent(c.name), stored[i].typ, c.typ)
 		}
 	}
+	if !t.SoftDelete && slices.ContainsFunc(stored, func(s column) bool { return s.name == connector.DeletedAt }) {
+		deleted := quoteIdent(connector.DeletedAt) // its deletes were soft once
+		return w.exec("UPDATE " + quoteIdent(t.Name.Table) + " SET " + deleted + " = NULL WHERE " + deleted + " IS NOT NULL")
+	}
 	return nil
 }
 
 // keptHint says what keeps a table from being replaced.
 func keptHint(t *connector.Target) string {
-	if t.History {
+	switch {
+	case t.History:
 		return "rename the history's table; a new one begins"
+	case t.SoftDelete:
+		return "rename the table, then `resync` it; a new one begins"
 	}
 	return "drop the indexes and triggers of the table, then `resync` it"
 }

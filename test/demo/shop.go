@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	_ "embed"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -65,11 +66,11 @@ func (s *shop) write(ctx, writing context.Context) error {
 	}
 	defer conn.Close(ctx)
 	for i := 0; writing.Err() == nil; i++ {
-		change := changes[i%len(changes)]
-		if s.reviews.Load() && i%len(changes) == 0 {
-			change = reviewChange
+		turn := changes
+		if s.reviews.Load() {
+			turn = append(slices.Clone(changes), reviewChange)
 		}
-		if _, err := conn.PgConn().Exec(ctx, change).ReadAll(); err != nil {
+		if _, err := conn.PgConn().Exec(ctx, turn[i%len(turn)]).ReadAll(); err != nil {
 			return err
 		}
 		s.written.Add(1)
