@@ -101,6 +101,7 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 	limits.CopyWorkers, limits.ChunkRows = settings.Snapshot.Concurrency, settings.Snapshot.ChunkRows
 	limits.Appliers = settings.Apply.Concurrency
 	limits.BatchRows, limits.BatchBytes = int(settings.Apply.BatchRows), int64(settings.Apply.BatchBytes)
+	limits.BatchAge = time.Duration(settings.Apply.BatchAge)
 	limits.TableFailures = settings.MaxTableFailures
 	limits.RetryPaused = time.Duration(settings.RetryPaused)
 	limits.SpoolBytes, limits.SpoolTable = int64(settings.Spool.Max), int64(settings.Spool.TableMax)

@@ -198,4 +198,7 @@ type Target struct {
 	Columns                       []int    // stored ones, indexes into Table.Columns; nil to Plan: all
 	SinkNames, SinkTypes, Misfits []string // Misfits: which values do not fit; "": all do
 	Copy                          int      // number of the copy under way, or last ready; a new number begins without rows
+	// UniqueBeyondKey says that the destination, as it is now, has a unique or exclusion constraint, or such an index, that
+	// the key does not imply. States that the source never had may break it, so a copy does not go on under a second Snapshot.
+	UniqueBeyondKey bool
 }

@@ -34,6 +34,11 @@ func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Targ
 	if err != nil {
 		return nil, err
 	}
+	if found.exists {
+		if t.UniqueBeyondKey, err = s.hasUniqueBeyondKey(ctx, &t, found.oid); err != nil {
+			return nil, err
+		}
+	}
 	if found.owned {
 		if found.exists {
 			t.Copy = found.copy
@@ -41,6 +46,19 @@ func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Targ
 		return &t, nil
 	}
 	return &t, s.checkAdoption(ctx, &t, found)
+}
+
+// hasUniqueBeyondKey reports whether rows with different keys can be refused beside each other. A unique index that holds
+// all columns of the key cannot do that.
+func (s *Sink) hasUniqueBeyondKey(ctx context.Context, t *connector.Target, oid uint32) (bool, error) {
+	var found bool
+	err := s.pool.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM pg_catalog.pg_index i
+			WHERE i.indrelid = $1 AND (i.indisunique OR i.indisexclusion) AND i.indislive
+			  AND (i.indisexclusion OR NOT (SELECT coalesce(array_agg(a.attname::text), '{}') FROM pg_catalog.pg_attribute a
+			       WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) @> $2::text[]))`,
+		oid, keyNames(t)).Scan(&found)
+	return found && !t.History, wrapError(err, sinkSystem, "look at the destination", t.Name)
 }
 
 // checkTarget refuses what cannot be stored, whatever the database holds.

@@ -312,7 +312,7 @@ func TestPublicationsAreMadeBeforeTheSlot(t *testing.T) {
 	for err == nil {
 		_, err = broken.Next(t.Context())
 	}
-	expectKind(t, err, connector.Gap, `publication "late`, "does not exist", "new slot")
+	expectKind(t, err, connector.Gap, "publication", "late", "does not exist", "new slot")
 }
 
 func TestLeftoverOfAKilledStartIsTakenOver(t *testing.T) {

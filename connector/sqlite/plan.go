@@ -37,7 +37,9 @@ func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Targ
 	}
 	var found destination
 	err := s.read(ctx, func(conn *sqlite.Conn) (err error) {
-		found, err = s.findDestination(conn, &t)
+		if found, err = s.findDestination(conn, &t); err == nil && found.form == "table" && !t.History {
+			t.UniqueBeyondKey, err = hasUniqueBeyondKey(conn, found.name, sinkKey(&t))
+		}
 		return err
 	})
 	if err != nil {
@@ -50,6 +52,26 @@ func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Targ
 		t.Copy = found.copy
 	}
 	return &t, s.reserve(&t, found.exists)
+}
+
+// hasUniqueBeyondKey reports whether rows with different keys can be refused beside each other. A unique index that holds
+// all columns of the key cannot do that.
+func hasUniqueBeyondKey(conn *sqlite.Conn, table string, key []string) (bool, error) {
+	held := map[string][]string{} // columns by index; "" is the primary key where that is the row's number
+	err := query(conn, `
+		SELECT i.name, c.name FROM pragma_index_list(?1) AS i JOIN pragma_index_info(i.name) AS c WHERE i."unique"
+		UNION ALL SELECT '', name FROM pragma_table_info(?1)
+		WHERE pk > 0 AND NOT EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE origin = 'pk')`, func(row *sqlite.Stmt) {
+		held[row.ColumnText(0)] = append(held[row.ColumnText(0)], foldName(row.ColumnText(1)))
+	}, table)
+	for _, columns := range held {
+		for _, name := range key {
+			if !slices.Contains(columns, foldName(name)) {
+				return true, err
+			}
+		}
+	}
+	return false, err
 }
 
 func destinationOf(n schema.Name) schema.Name {

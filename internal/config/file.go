@@ -137,7 +137,7 @@ type Apply struct {
 	Concurrency int      `yaml:"concurrency" min:"1" max:"64" doc:"Batches that are written at once over all tables."`
 	BatchRows   int64    `yaml:"batch_rows" min:"1" max:"1000000" doc:"Rows of a batch at most."`
 	BatchBytes  Size     `yaml:"batch_bytes" min:"1KiB" max:"1GiB" doc:"Bytes of a batch at most, but for a single row."`
-	BatchAge    Duration `yaml:"batch_age" min:"1ms" max:"1m" later:"*" doc:"Time for which a batch is gathered at most."`
+	BatchAge    Duration `yaml:"batch_age" min:"1ms" max:"1m" doc:"Time for which a batch is gathered at most, from memory and from the spool. A batch ends before that when nothing more waits: nothing is held back to fill one."`
 }
 
 // Spool is where changes wait on disk.

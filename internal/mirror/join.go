@@ -201,7 +201,7 @@ func (t *table) endChunks() map[string]string {
 
 // copyChunks loads all chunks, several at once as chunk readers are free.
 func (s *session) copyChunks(ctx context.Context, t *table, snap connector.Snapshot) error {
-	waiting, err := snap.Chunks(ctx, s.Limits.ChunkRows)
+	waiting, err := snap.Chunks(ctx, s.chunkRows(t.planned.table))
 	if err != nil {
 		return err
 	}
@@ -254,7 +254,18 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	if err != nil {
 		return err
 	}
-	defer reader.Close()
+	defer func() { reader.Close() }()
+	if s.oneWriter() {
+		ahead, err := readAhead(ctx, reader)
+		if err != nil {
+			return err
+		}
+		reader = ahead
+		if err := s.loading.Acquire(ctx, 1); err != nil {
+			return err
+		}
+		defer s.loading.Release(1)
+	}
 	tx, err := s.sink.Begin(ctx)
 	if err != nil {
 		return err

@@ -57,6 +57,7 @@ type Limits struct {
 	Appliers      int           // batches written at once
 	BatchRows     int           // row messages a batch, about
 	BatchBytes    int64         // bytes of frames a batch, about
+	BatchAge      time.Duration // how long a batch is gathered
 	LaneBytes     int64         // bytes of frames in memory, over all lanes; beyond it they go to the spool
 	LaneMemory    int64         // likewise of one lane
 	SpoolBytes    int64         // bytes of the spool
@@ -77,8 +78,8 @@ type Limits struct {
 // DefaultLimits returns the limits of a mirror without settings.
 func DefaultLimits() Limits {
 	return Limits{
-		CopyWorkers: 4, ChunkRows: 100_000, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, LaneBytes: 32 << 20,
-		LaneMemory: 4 << 20, SpoolBytes: 10 << 30, SpoolFree: 1 << 30, SpoolSync: time.Second, DurableBytes: 1 << 30, DurableAge: 10 * time.Minute,
+		CopyWorkers: 4, ChunkRows: 100_000, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, BatchAge: time.Second,
+		LaneBytes: 32 << 20, LaneMemory: 4 << 20, SpoolBytes: 10 << 30, SpoolFree: 1 << 30, SpoolSync: time.Second, DurableBytes: 1 << 30, DurableAge: 10 * time.Minute,
 		TableFailures: 3, RetryPaused: 5 * time.Minute, DiscoverEvery: 5 * time.Minute, FloorEvery: 5 * time.Second,
 		DrainFor: 30 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 30 * time.Second,
 	}

@@ -29,8 +29,12 @@ type session struct {
 	sink   connector.Sink
 	budget *lane.Budget
 	copies *semaphore.Weighted // chunk readers, over all tables
-	ready  *queue              // tables with changes to apply, the longest waiting first
+	ready  *readyQueue         // tables with changes to apply
 	joins  *queue              // tables to copy
+
+	// loading is held while a chunk is written to a sink with one writer: of a copy no more than one transaction stands
+	// before one of changes.
+	loading *semaphore.Weighted
 
 	spool    *lane.Spool     // nil: lanes stay in memory
 	listed   []state.Segment // of the spool, as the state has them; keepFloor's own
@@ -49,7 +53,7 @@ type session struct {
 func (m *runner) open(ctx context.Context) (*session, error) {
 	s := &session{
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
-		ready: newQueue(), joins: newQueue(), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		ready: newReadyQueue(m.Limits.Appliers), joins: newQueue(), loading: semaphore.NewWeighted(1), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
 	}
 	if err := s.begin(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -335,8 +339,12 @@ func (s *session) run(ctx context.Context) error {
 	defer stopWorking(nil)
 
 	work, working := errgroup.WithContext(working)
-	for range s.Limits.Appliers {
-		work.Go(func() error { return s.applyAll(working) })
+	if s.oneWriter() {
+		work.Go(func() error { return s.applyTogether(working) })
+	} else {
+		for range s.Limits.Appliers {
+			work.Go(func() error { return s.applyAll(working) })
+		}
 	}
 	context.AfterFunc(working, func() { stopReading(context.Cause(working)) })
 

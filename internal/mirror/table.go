@@ -53,6 +53,8 @@ type table struct {
 	queued   bool                // in the appliers' queue, or with an applier
 	failures int                 // faults in a row
 	rests    time.Time           // until then it is not applied
+	pace     int                 // rows of a batch that its sink of one writer takes in the time it has; 0: not known
+	apart    time.Time           // until then its batches are not written together with those of others
 	lastErr  string
 	entry    string         // the checkpoint in the sink, "" before the copy is ready
 	saved    string         // the checkpoint that the state holds
