@@ -20,6 +20,8 @@ type Table struct {
 	skip    skipper
 	decoder connector.Decoder
 	at      Checkpoint
+	source  rereader // of a table that converges
+	reread  int64    // rows, since Reread was called last
 }
 
 // NewTable returns a Table that goes on from the checkpoint at. floor is where the log was opened: if that is before the
@@ -31,6 +33,12 @@ func NewTable(target *connector.Target, at Checkpoint, floor connector.Positions
 	}
 	t := &Table{id: target.Table.ID, target: target, sink: sink, log: log, alloc: alloc, decoder: decoder, at: at}
 	t.skip = skipper{log: log, at: &t.at}
+	if at.Overlap != "" {
+		var ok bool
+		if t.source, ok = log.(rereader); !ok {
+			return nil, t.fault("go on behind its copy", nil, errNoFinder)
+		}
+	}
 	if start, ok := floor[at.Part]; ok && at.Tag != 0 {
 		order, err := log.Compare(start, at.Position)
 		if err != nil {
@@ -83,18 +91,30 @@ func (t *Table) Apply(ctx context.Context, frames []*connector.Frames) (int64, e
 	return b.Messages, b.Apply(ctx)
 }
 
-// next is the checkpoint behind the run last. The snapshot's token goes when no change that it contains can follow.
+// next is the checkpoint behind the run last. The snapshot's token goes when no change that it contains can follow, the
+// overlap when no change can that is older than a row of the destination.
 func (t *Table) next(last connector.Commit) (Checkpoint, error) {
 	next := t.at
 	next.advance(last)
-	if next.Token == "" {
-		return next, nil
+	if next.Token != "" {
+		order, err := t.log.Compare(last.Position, next.Until)
+		if err != nil {
+			return next, err
+		}
+		if order > 0 {
+			next.Token, next.Until = "", ""
+		}
 	}
-	order, err := t.log.Compare(last.Position, next.Until)
-	if err == nil && order > 0 {
-		next.Token, next.Until = "", ""
+	if next.Overlap != "" {
+		order, err := t.log.Compare(last.Position, next.Overlap)
+		if err != nil {
+			return next, err
+		}
+		if order > 0 {
+			next.Overlap = ""
+		}
 	}
-	return next, err
+	return next, nil
 }
 
 // fault makes an error of this table of what went wrong with its changes before they reached the sink.

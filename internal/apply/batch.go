@@ -26,6 +26,8 @@ type Batch struct {
 	rows  *connector.Rows // all of it, row by row
 	set   folded          // what it comes to; nothing for a history, which gets every row
 	next  Checkpoint      // behind it
+
+	converges bool // changes of it may be older than rows of the destination
 }
 
 // Prepare decodes and folds what of the frames the sink does not have. It returns nil if that is nothing.
@@ -52,6 +54,13 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 			b.rows.Release()
 			return nil, t.fault("fold changes", b.rows.Commits, err)
 		}
+	}
+	if b.converges, err = t.overlaps(left.Commits[0]); err == nil && b.converges {
+		err = b.complete(ctx, false)
+	}
+	if err != nil {
+		b.Release()
+		return nil, err
 	}
 	return b, nil
 }
@@ -97,11 +106,19 @@ func (b *Batch) Apply(ctx context.Context) error {
 
 func (b *Batch) applyOnce(ctx context.Context) error {
 	err := b.inTx(ctx, b.Write)
-	kind := connector.KindOf(err)
-	if err == nil || kind != connector.Constraint && kind != connector.BadRow || b.table.target.History {
+	if !isRefusal(err) || b.table.target.History {
 		return err
 	}
+	if b.converges {
+		return b.applyWhole(ctx)
+	}
 	return b.inTx(ctx, b.writeRows)
+}
+
+// isRefusal reports whether the sink refuses what it was given, so that it may take it in another form.
+func isRefusal(err error) bool {
+	kind := connector.KindOf(err)
+	return err != nil && (kind == connector.Constraint || kind == connector.BadRow)
 }
 
 // Write writes the batch as a set, or the rows of a history. Who commits tx with the Entry calls Committed.
@@ -151,7 +168,7 @@ func (b *Batch) inTx(ctx context.Context, write func(context.Context, connector.
 // locate adds to a refused row the position of its change.
 func (b *Batch) locate(err error) error {
 	e, ok := errors.AsType[*connector.Error](err)
-	if !ok || e.Kind != connector.BadRow || e.Position != "" {
+	if !ok || e.Kind != connector.BadRow || e.Position != "" || b.converges {
 		return err
 	}
 	row := e.Row

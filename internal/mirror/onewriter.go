@@ -115,9 +115,19 @@ func (g *grouper) prepare(ctx context.Context, ts []*table) (group []member, err
 
 // prepareOne takes one table's batch; nil: it has none to be written with those of others.
 func (g *grouper) prepareOne(ctx context.Context, t *table, rows int, bytes int64, age time.Duration) (*member, error) {
+	if t.apply.Converges() {
+		rows = min(rows, convergingRows)
+	}
 	items, err := t.lane.Take(rows, bytes, age)
 	if err != nil || !g.applicable(t, items) {
 		g.do(t, func() error { return g.attend(ctx, t, items, err) })
+		return nil, nil
+	}
+	if t.apply.Converges() { // it may read from the source
+		g.do(t, func() error {
+			n, err := t.apply.Apply(ctx, framesOf(items))
+			return g.applied(ctx, t, n, err)
+		})
 		return nil, nil
 	}
 	batch, err := t.apply.Prepare(ctx, framesOf(items))

@@ -319,7 +319,8 @@ func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, presen
 }
 
 func (s *session) takeIn(ctx context.Context, p planned) error {
-	t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now(), phase: Pending}
+	t := s.newTable(p)
+	t.phase = Pending
 	t.total.resume(state.Progress{})
 	if p.refused != "" {
 		t.phase, t.reason = Refused, p.refused

@@ -138,15 +138,13 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 	if err := s.openSpool(ctx, claim.ID); err != nil {
 		return err
 	}
-	chunks := map[schema.ID][]string{}
-	for key := range entries {
-		if id, ok := chunkTable(key); ok {
-			chunks[id] = append(chunks[id], key)
-		}
-	}
+	ofCopies := entriesOf(entries)
+	slices.SortStableFunc(ps, func(a, b planned) int { // what was begun is ended first: changes of it are kept meanwhile
+		return cmp.Compare(len(ofCopies[b.table.ID]), len(ofCopies[a.table.ID]))
+	})
 	for _, p := range ps {
-		t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now()}
-		t.chunks = chunks[t.id]
+		t := s.newTable(p)
+		t.copyKeys = ofCopies[t.id]
 		s.tables[t.id] = t
 		t.total.resume(saved[t.id].Progress)
 		if p.refused != "" {
@@ -178,7 +176,7 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 	}
 	retired := map[string]string{}
 	for key, text := range entries {
-		if id, ok := chunkTable(key); ok && !goesOn[apply.Key(id)] {
+		if id, ok := copyEntryOf(key); ok && !goesOn[apply.Key(id)] {
 			retired[key] = ""
 		}
 		if !strings.HasPrefix(key, apply.Key("")) || goesOn[key] {
@@ -208,7 +206,13 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		return err
 	}
 	do, why, err := reconcile(e, s.source.Compare)
-	if err == nil && do != recopy {
+	switch {
+	case err != nil:
+	case do == carryOn:
+		if why, err = s.takeUpCopy(ctx, t, e.unfinished); why != "" {
+			do = recopy
+		}
+	case do != recopy:
 		if why2, err2 := s.openLane(t, e.entry); err2 != nil || why2 != "" {
 			do, why, err = recopy, why2, err2
 		}
@@ -235,15 +239,24 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		t.setPhase(Paused, why, "undo the change; or run once without the table and then with it again, and it is copied anew")
 		t.saved, t.stands = saved.Checkpoint, e.entry
 		return s.keepChanges(ctx, t)
+	case carryOn:
+		t.setPhase(Pending, "", "")
+		s.joins.push(t)
+		return nil
 	case recopy:
 		if err := s.emptyLane(t); err != nil {
 			return err
 		}
+		retired := t.deletions()
 		if e.entry != nil && e.entry.Ready {
 			e.entry.Ready = false
-			if err := s.commit(ctx, map[string]string{apply.Key(t.id): e.entry.String()}); err != nil {
+			retired[apply.Key(t.id)] = e.entry.String()
+		}
+		if len(retired) > 0 {
+			if err := s.commit(ctx, retired); err != nil {
 				return err
 			}
+			t.deleted(retired)
 		}
 		t.setPhase(Pending, "", "")
 		if why != "" {
@@ -253,7 +266,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		s.joins.push(t)
 		return nil
 	}
-	t.entry, t.saved, t.meeting = e.entry.String(), saved.Checkpoint, t.apply.Meeting()
+	t.entry, t.saved, t.meeting, t.overlap = e.entry.String(), saved.Checkpoint, t.apply.Meeting(), e.entry.Converged()
 	if t.goal, err = t.log.headAtStart(ctx); err != nil {
 		return err
 	}
@@ -279,31 +292,49 @@ func (s *session) keepChanges(ctx context.Context, t *table) error {
 // goOn opens the lane of a table that goes on from its checkpoint. A table that had been taken out of the stream has lost
 // changes: it is copied again.
 func (s *session) goOn(ctx context.Context, t *table) error {
-	from, err := t.log.join(ctx, t)
+	at := t.apply.Checkpoint()
+	whole, err := s.joinAgain(ctx, t, &at)
 	if kind := connector.KindOf(err); kind == connector.TableFault || kind == connector.Setup {
 		return s.pause(ctx, t, err)
 	}
-	if err != nil {
+	if err != nil || whole {
 		return err
 	}
-	at := t.apply.Checkpoint()
+	return s.copyAgain(ctx, t, takenOut)
+}
+
+const takenOut = "it had been taken out of the stream, so changes of it are missing from the log"
+
+// joinAgain opens the lane of a table of which the sink holds what at says, and reports whether the stream delivers all
+// that came after.
+func (s *session) joinAgain(ctx context.Context, t *table, at *apply.Checkpoint) (whole bool, err error) {
+	from, err := t.log.join(ctx, t)
+	if err != nil {
+		return false, err
+	}
 	for _, known := range []connector.Positions{t.log.start, {at.Part: at.Position}} {
 		if whole, err := s.reached(known, from); err != nil || whole {
-			return err
+			return whole, err
 		}
 	}
-	return s.copyAgain(ctx, t, "it had been taken out of the stream, so changes of it are missing from the log")
+	return false, nil
 }
 
 func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {
 	e := evidence{
 		copy: t.planned.target.Copy, fresh: t.log.fresh, sinkBehind: t.log.sinkBehind,
 		settings: settingsOf(t.planned.target, t.planned.settings), fingerprint: fingerprintOf(t.planned.target.Table),
+		newest: saved.Copy,
 	}
 	var err error
 	if text := entries[apply.Key(t.id)]; text != "" {
 		if e.entry, err = apply.ParseCheckpoint(text); err != nil {
 			return e, &connector.Error{Kind: connector.Setup, System: "sink", Op: "read the entry of a table", Table: t.planned.table.Name, Err: err}
+		}
+	}
+	if e.entry != nil {
+		if e.unfinished, err = readUnfinished(t.id, e.entry, entries); err != nil {
+			return e, &connector.Error{Kind: connector.Setup, System: "sink", Op: "read the entries of a copy", Table: t.planned.table.Name, Err: err}
 		}
 	}
 	if saved.Checkpoint != "" {
@@ -507,9 +538,11 @@ func (s *session) promote(ctx context.Context, t *table) error {
 		return nil
 	}
 	last := t.log.last.Load().UpTo // before the look into the lane: what is appended later is beyond it
-	passed, err := s.reached(t.lane.Safe(last), t.goal)
-	if err != nil || !passed {
-		return err
+	safe := t.lane.Safe(last)
+	for _, end := range t.ends() {
+		if passed, err := s.reached(safe, end); err != nil || !passed {
+			return err
+		}
 	}
 	if t.diverged() {
 		return s.giveBack(t, s.tableFailed(ctx, t, t.apply.Diverged()))
@@ -540,18 +573,26 @@ func (s *session) reached(at, goal connector.Positions) (bool, error) {
 
 // pause stops a table. If its rows are in place its lane goes on taking changes in; where there is no spool for them, or
 // the stream does not deliver them, the log is read again from where the table stands when it goes on. A table without
-// its rows in place needs nothing of the log.
+// its rows in place needs nothing of the log, unless its copy goes on later.
 func (s *session) pause(ctx context.Context, t *table, cause error) error {
 	t.mu.Lock()
-	inPlace, delivered := t.apply != nil, t.joined
+	inPlace, delivered, goesOn := t.apply != nil, t.joined, t.unfinished != nil
 	t.mu.Unlock()
 	switch {
+	case !inPlace && goesOn && s.spool != nil:
 	case !inPlace:
+		if err := s.abandon(ctx, t); err != nil {
+			return err
+		}
 		t.log.forget(t)
 	case s.spool == nil || !delivered:
 		t.lane.Hold(t.log.last.Load().UpTo)
 	}
-	t.pause(cause, s.Limits.RetryPaused)
+	retry := s.Limits.RetryPaused
+	if errors.Is(cause, errAged) {
+		retry = 0 // it would come to the same
+	}
+	t.pause(cause, retry)
 	s.Log.Error("table is paused", "table", t.name().String(), "error", cause)
 	s.event(ctx, t.name(), "paused", cause.Error())
 	s.saveRecords(ctx, t)
