@@ -131,7 +131,7 @@ func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 	return mirror.Settings{
 		Destination: settings.DestinationOf(t.Name),
 		History:     settings.ModeOf(t.Name) == config.History || keyless,
-		Key:         own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Where: own.Where,
+		Key:         own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Filter: own.Filter, Where: own.Where,
 	}, true
 }
 

@@ -49,6 +49,13 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 	if b.rows, err = t.decoder.Decode(left); err != nil {
 		return nil, t.fault("decode changes", left.Commits, err)
 	}
+	if t.target.History && t.keep != nil {
+		err = b.judgeHistory(ctx)
+	}
+	if err != nil {
+		b.Release()
+		return nil, err
+	}
 	if !t.target.History {
 		if b.set, err = fold(ctx, t.alloc, b.rows, t.target.Table.Key); err != nil {
 			b.rows.Release()
@@ -57,6 +64,9 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 	}
 	if b.converges, err = t.overlaps(left.Commits[0]); err == nil && b.converges {
 		err = b.complete(ctx, false)
+	}
+	if err == nil && t.keep != nil {
+		err = b.judge(ctx)
 	}
 	if err != nil {
 		b.Release()
@@ -109,7 +119,7 @@ func (b *Batch) applyOnce(ctx context.Context) error {
 	if !isRefusal(err) || b.table.target.History {
 		return err
 	}
-	if b.converges {
+	if b.converges || b.table.keep != nil {
 		return b.applyWhole(ctx)
 	}
 	return b.inTx(ctx, b.writeRows)
@@ -168,7 +178,7 @@ func (b *Batch) inTx(ctx context.Context, write func(context.Context, connector.
 // locate adds to a refused row the position of its change.
 func (b *Batch) locate(err error) error {
 	e, ok := errors.AsType[*connector.Error](err)
-	if !ok || e.Kind != connector.BadRow || e.Position != "" || b.converges {
+	if !ok || e.Kind != connector.BadRow || e.Position != "" || b.converges || b.table.keep != nil && !b.table.target.History {
 		return err
 	}
 	row := e.Row

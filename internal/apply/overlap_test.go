@@ -55,7 +55,9 @@ func newOverlapWorld(t *rapid.T) *overlapWorld {
 	return w
 }
 
-func (w *overlapWorld) n(what string, below int) int { return rapid.IntRange(0, below-1).Draw(w.T, what) }
+func (w *overlapWorld) n(what string, below int) int {
+	return rapid.IntRange(0, below-1).Draw(w.T, what)
+}
 
 func (w *overlapWorld) must(err error) {
 	if err != nil {
@@ -142,7 +144,7 @@ func (w *overlapWorld) start() {
 	w.must(err)
 	at, err := ParseCheckpoint(claim.Entries[Key(w.table.ID)])
 	w.must(err)
-	w.apply, err = NewTable(w.target, *at, nil, w.source, w.sink, memory.DefaultAllocator)
+	w.apply, err = NewTable(w.target, nil, *at, nil, w.source, w.sink, memory.DefaultAllocator)
 	w.must(err)
 }
 

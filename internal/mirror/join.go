@@ -299,7 +299,7 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	if err != nil {
 		return err
 	}
-	n, err := load(ctx, tx, t.planned.target, reader)
+	n, err := s.load(ctx, tx, &t.planned, reader)
 	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
@@ -311,7 +311,8 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	return nil
 }
 
-func load(ctx context.Context, tx connector.Tx, target *connector.Target, reader connector.RowReader) (int64, error) {
+// load returns the number of rows that are mirrored.
+func (s *session) load(ctx context.Context, tx connector.Tx, p *planned, reader connector.RowReader) (int64, error) {
 	var n int64
 	for {
 		rows, err := reader.Next(ctx)
@@ -321,13 +322,25 @@ func load(ctx context.Context, tx connector.Tx, target *connector.Target, reader
 		if err != nil {
 			return n, err
 		}
-		n += int64(rows.Len())
-		err = tx.Load(ctx, target, rows)
+		loaded, err := s.loadRows(ctx, tx, p, rows)
 		rows.Release()
 		if err != nil {
 			return n, err
 		}
+		n += loaded
 	}
+}
+
+func (s *session) loadRows(ctx context.Context, tx connector.Tx, p *planned, rows *connector.Rows) (int64, error) {
+	if p.keep != nil {
+		kept, err := apply.Keep(ctx, s.Alloc, p.keep, rows)
+		if err != nil || kept == nil {
+			return 0, err
+		}
+		defer kept.Release()
+		rows = kept
+	}
+	return int64(rows.Len()), tx.Load(ctx, p.target, rows)
 }
 
 // putInPlace ends the copy. Readers of the old rows may hold their table for a while: that is waited for, the copy is
@@ -353,7 +366,7 @@ func (s *session) startApplying(ctx context.Context, t *table, at apply.Checkpoi
 	if err != nil {
 		return err
 	}
-	applier, err := apply.NewTable(t.planned.target, at, nil, s.source, s.sink, s.Alloc)
+	applier, err := apply.NewTable(t.planned.target, t.planned.keep, at, nil, s.source, s.sink, s.Alloc)
 	if err != nil {
 		return err
 	}
