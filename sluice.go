@@ -75,7 +75,13 @@ func (m *Mirror) savedID(ctx context.Context) (string, error) {
 type RunOptions struct {
 	Once bool // copy, catch up to the end of the log as it is then, and return; else follow until ctx ends
 	Log  *slog.Logger
+
+	Monitor *Monitor // shows how the run stands while it goes on; nil: nobody asks
 }
+
+// Monitor lets others see how a run stands while it goes on. The zero value is ready; it is given to one Run at a time, and
+// asked from any goroutine. The package metrics serves what it tells to Prometheus.
+type Monitor = mirror.Monitor
 
 // Run mirrors until ctx ends, which drains: what was read is applied and acknowledged. It makes the state's folder and
 // holds its lock; a second run on the same state is refused.
@@ -86,7 +92,7 @@ func (m *Mirror) Run(ctx context.Context, options RunOptions) (*mirror.Summary, 
 	}
 	defer store.Close()
 	o := m.options(store, options.Log)
-	o.Once = options.Once
+	o.Once, o.Monitor = options.Once, options.Monitor
 	summary, err := mirror.Run(ctx, o)
 	if summary != nil {
 		m.noteKept(summary)
@@ -120,6 +126,10 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 	}
 }
 
+var existing = map[config.Existing]connector.Existing{
+	config.RefuseExisting: connector.RefuseExisting, config.ReplaceExisting: connector.ReplaceExisting, config.MergeExisting: connector.MergeExisting,
+}
+
 // selects reports whether and how a table is mirrored.
 func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 	settings := m.file.Mirror
@@ -127,10 +137,13 @@ func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 		return mirror.Settings{}, false
 	}
 	keyless := len(t.Key) == 0 && settings.WithoutPrimaryKey == config.HistoryKeyless
+	history := settings.ModeOf(t.Name) == config.History || keyless
 	own := settings.ForTable(t.Name)
 	return mirror.Settings{
 		Destination: settings.DestinationOf(t.Name),
-		History:     settings.ModeOf(t.Name) == config.History || keyless,
+		History:     history,
+		SoftDelete:  settings.DeletesOf(t.Name) == config.SoftDeletes && !keyless,
+		Existing:    existing[settings.ExistingOf(t.Name)],
 		Key:         own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Filter: own.Filter, Where: own.Where,
 	}, true
 }

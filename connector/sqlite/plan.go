@@ -103,9 +103,6 @@ func checkTarget(t *connector.Target) error {
 	if name := foldName(t.Name.Table); strings.HasPrefix(name, ourTables) || strings.HasPrefix(name, "sqlite_") {
 		return refuse("choose another `destination`", "names that begin with %q or \"sqlite_\" are not for mirrored tables", ourTables)
 	}
-	if t.SoftDelete {
-		return refuse("set `deletes: hard`", "this sink has no soft deletes")
-	}
 	seen := map[string]string{}
 	for _, c := range t.Columns {
 		name := t.Table.Columns[c].Name
@@ -242,6 +239,9 @@ func tableColumns(t *connector.Target) []tableColumn {
 	}
 	if t.History {
 		columns = append(columns, historyColumns...)
+	}
+	if t.SoftDelete {
+		columns = append(columns, tableColumn{name: connector.DeletedAt, typ: "TEXT", source: -1})
 	}
 	return columns
 }

@@ -1,7 +1,6 @@
 package apply
 
 import (
-	"context"
 	"errors"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -82,18 +81,6 @@ func (t *Table) Diverged() error { return t.fault("place changes in the log", ni
 
 // Checkpoint returns what the sink's entry says now.
 func (t *Table) Checkpoint() Checkpoint { return t.at }
-
-// Apply makes a batch durable in the sink together with its checkpoint and returns the number of row messages that were
-// new. A batch of which the sink has everything writes nothing, so a checkpoint never moves back. After an error of Kind
-// Unavailable the batch may be in the sink: only a new Claim can tell.
-func (t *Table) Apply(ctx context.Context, frames []*connector.Frames) (int64, error) {
-	b, err := t.Prepare(ctx, frames)
-	if err != nil || b == nil {
-		return 0, err
-	}
-	defer b.Release()
-	return b.Messages, b.Apply(ctx)
-}
 
 // next is the checkpoint behind the run last. The snapshot's token goes when no change that it contains can follow, the
 // overlap when no change can that is older than a row of the destination.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluicehq/sluice/connector"
@@ -19,12 +20,14 @@ const (
 // Batch is changes of one table ready to be written: decoded, and folded where they are written as a set. Its table is
 // not to be prepared again before the batch is written, or given up. It is to be released.
 type Batch struct {
-	Messages int64 // row messages that are new to the sink; more than none
-	Bytes    int64 // of these
+	Messages int64     // row messages that are new to the sink; more than none
+	Bytes    int64     // of these
+	Oldest   time.Time // of the commit of the first of them, by the source's clock
 
 	table *Table
 	rows  *connector.Rows // all of it, row by row
-	set   folded          // what it comes to; nothing for a history, which gets every row
+	byRow bool            // it is written row by row: a history gets every one, and what a soft truncation deletes must be stored
+	set   folded          // else what it comes to
 	next  Checkpoint      // behind it
 
 	converges bool // changes of it may be older than rows of the destination
@@ -39,7 +42,7 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 	if len(left.Commits) == 0 {
 		return nil, nil
 	}
-	b := &Batch{table: t, Bytes: int64(len(left.Data))}
+	b := &Batch{table: t, Bytes: int64(len(left.Data)), Oldest: left.Commits[0].Time}
 	for _, c := range left.Commits {
 		b.Messages += int64(c.Rows)
 	}
@@ -49,6 +52,7 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 	if b.rows, err = t.decoder.Decode(left); err != nil {
 		return nil, t.fault("decode changes", left.Commits, err)
 	}
+	b.byRow = t.target.History || t.target.SoftDelete && slices.Contains(b.rows.Ops, connector.Truncate)
 	if t.target.History && t.keep != nil {
 		err = b.judgeHistory(ctx)
 	}
@@ -56,8 +60,8 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 		b.Release()
 		return nil, err
 	}
-	if !t.target.History {
-		if b.set, err = fold(ctx, t.alloc, b.rows, t.target.Table.Key); err != nil {
+	if !b.byRow {
+		if b.set, err = fold(ctx, t.alloc, b.rows, t.target.Table.Key, t.target.SoftDelete); err != nil {
 			b.rows.Release()
 			return nil, t.fault("fold changes", b.rows.Commits, err)
 		}
@@ -89,7 +93,8 @@ func (b *Batch) Entry() (key, text string) { return Key(b.table.id), b.next.Stri
 // Committed takes note that the batch is durable.
 func (b *Batch) Committed() { b.table.at = b.next }
 
-// Apply makes the batch durable in a transaction of its own: as a set, and row by row if the set is refused.
+// Apply makes the batch durable in a transaction of its own, with its checkpoint: as a set, and row by row if the set is
+// refused. After an error of Kind Unavailable it may be in the sink: only a new Claim can tell.
 func (b *Batch) Apply(ctx context.Context) error {
 	for try := 1; ; try++ {
 		err := b.applyOnce(ctx)
@@ -116,7 +121,7 @@ func (b *Batch) Apply(ctx context.Context) error {
 
 func (b *Batch) applyOnce(ctx context.Context) error {
 	err := b.inTx(ctx, b.Write)
-	if !isRefusal(err) || b.table.target.History {
+	if !isRefusal(err) || b.byRow {
 		return err
 	}
 	if b.converges || b.table.keep != nil {
@@ -131,9 +136,9 @@ func isRefusal(err error) bool {
 	return err != nil && (kind == connector.Constraint || kind == connector.BadRow)
 }
 
-// Write writes the batch as a set, or the rows of a history. Who commits tx with the Entry calls Committed.
+// Write writes the batch as a set, or row by row where it must be. Who commits tx with the Entry calls Committed.
 func (b *Batch) Write(ctx context.Context, tx connector.Tx) error {
-	if b.table.target.History {
+	if b.byRow {
 		return b.writeRows(ctx, tx)
 	}
 	if b.set.truncated {

@@ -43,6 +43,9 @@ var errNoFinder = errors.New("rows must be read by their key, which this source 
 // Converges reports whether older changes may still come than some rows of the destination.
 func (t *Table) Converges() bool { return t.at.Overlap != "" }
 
+// MayRead reports whether applying may have to read from the source, and so take a while.
+func (t *Table) MayRead() bool { return t.Converges() || t.keep != nil }
+
 // Reread returns how many rows were read from the source since it was last asked.
 func (t *Table) Reread() int64 {
 	n := t.reread

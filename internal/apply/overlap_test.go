@@ -188,8 +188,12 @@ func (w *overlapWorld) applyLane(busy bool) (rereads int64) {
 		if busy && w.n("write meanwhile", 3) == 0 {
 			w.write(2)
 		}
-		_, err := w.apply.Apply(w.ctx, w.lane[:n])
+		batch, err := w.apply.Prepare(w.ctx, w.lane[:n])
 		w.must(err)
+		if batch != nil {
+			w.must(batch.Apply(w.ctx))
+			batch.Release()
+		}
 		rereads += w.apply.Reread()
 		w.lane = w.lane[n:]
 		if w.n("crash", 4) == 0 {

@@ -268,6 +268,7 @@ func (d *decoder) perTable(n ast.Node, at place) map[schema.Name]*PerTable {
 			own.Where[key] = d.where(at)
 		}
 		d.columnLists(e.at, own)
+		d.softHistory(e.at, own.Mode, own.Deletes)
 	}
 	return tables
 }
@@ -278,6 +279,13 @@ func (d *decoder) where(at place) string {
 		return d.path
 	}
 	return fmt.Sprintf("%s:%d:%d", d.path, at.token.Position.Line, at.token.Position.Column)
+}
+
+// softHistory refuses soft deletes in a history, which keeps every deletion as a row of its own.
+func (d *decoder) softHistory(at place, mode Mode, deletes Deletes) {
+	if mode == History && deletes == SoftDeletes {
+		d.find(place{at.child("deletes"), at.token}, "soft goes with `mode: current` only; a history keeps every deletion")
+	}
 }
 
 // columnLists refuses lists of columns that name none: nothing is meant by them that leaving the key out would not say.

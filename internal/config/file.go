@@ -53,6 +53,10 @@ type State struct {
 type (
 	// Mode is what the sink keeps of a table.
 	Mode string
+	// Deletes is what becomes of a row that was deleted.
+	Deletes string
+	// Existing is what becomes of a destination that somebody else has made.
+	Existing string
 	// NewTables is what happens to a table that appears while the mirror runs.
 	NewTables string
 	// Keyless is what happens to a table without a usable key.
@@ -67,6 +71,13 @@ type (
 const (
 	Current Mode = "current" // the rows as they are now
 	History Mode = "history" // every change, appended
+
+	HardDeletes Deletes = "hard" // the row goes
+	SoftDeletes Deletes = "soft" // it stays, with the time of its deletion
+
+	RefuseExisting  Existing = "refuse"  // the table is refused if there are rows
+	ReplaceExisting Existing = "replace" // the copy's rows take the place of those that are there
+	MergeExisting   Existing = "merge"   // they are put among those that are there
 
 	Follow NewTables = "follow"
 	Ignore NewTables = "ignore"
@@ -86,7 +97,8 @@ type Mirror struct {
 	Tables            Tables       `yaml:"tables" doc:"Which tables are mirrored."`
 	Destination       Destination  `yaml:"destination" doc:"Where a table goes."`
 	Mode              Mode         `yaml:"mode" enum:"current|history" doc:"What the sink keeps: the rows as they are now, or every change, appended."`
-	Deletes           string       `yaml:"deletes" enum:"hard|soft" later:"soft" doc:"Whether a deleted row goes, or stays with the time of its deletion."`
+	Deletes           Deletes      `yaml:"deletes" enum:"hard|soft" doc:"Whether a deleted row goes, or stays with the time of its deletion in the column _sluice_deleted_at."`
+	Existing          Existing     `yaml:"existing" enum:"refuse|replace|merge" doc:"What happens to a destination that somebody else has made and that holds rows: the table is refused, the copy takes the place of the rows, or is merged into them by key."`
 	WithoutPrimaryKey Keyless      `yaml:"without_primary_key" enum:"refuse|history|full_row" later:"full_row" doc:"What happens to a table without a usable key."`
 	SchemaChanges     string       `yaml:"schema_changes" enum:"follow|pause|ignore" later:"pause|ignore" doc:"What happens when a table's columns change."`
 	DroppedColumns    string       `yaml:"dropped_columns" enum:"keep|drop" later:"drop" doc:"What happens in the sink to a column that was dropped."`
@@ -162,7 +174,8 @@ type PerTable struct {
 	Columns           []string         `yaml:"columns" doc:"Columns that are mirrored; one that is added later is not."`
 	ExcludeColumns    []string         `yaml:"exclude_columns" doc:"Columns that are left out; one that is added later is mirrored."`
 	Filter            string           `yaml:"filter" doc:"Condition for the rows that are mirrored: status == \"open\" and total >= 10.50."`
-	Deletes           string           `yaml:"deletes" enum:"hard|soft" later:"soft" doc:"Whether a deleted row goes, or stays with the time of its deletion."`
+	Deletes           Deletes          `yaml:"deletes" enum:"hard|soft" doc:"Whether a deleted row of the table goes, or stays with the time of its deletion."`
+	Existing          Existing         `yaml:"existing" enum:"refuse|replace|merge" doc:"What happens to the table's destination if somebody else has made it and it holds rows."`
 	SchemaChanges     string           `yaml:"schema_changes" enum:"follow|pause|ignore" later:"pause|ignore" doc:"What happens when the table's columns change."`
 	OnBadRow          string           `yaml:"on_bad_row" enum:"pause|quarantine" later:"quarantine" doc:"What happens to a row that the sink refuses."`
 	OnUnrepresentable string           `yaml:"on_unrepresentable" enum:"error|null|clamp|text|quarantine" later:"null|clamp|text|quarantine" doc:"What happens to a value that the sink cannot hold."`
@@ -186,7 +199,8 @@ func newMirror() *Mirror {
 		Tables:            Tables{Include: []Pattern{matchAll}, NewTables: Follow, DiscoverInterval: 5 * Minute},
 		Destination:       Destination{Schema: "{schema}", Table: "{table}"},
 		Mode:              Current,
-		Deletes:           "hard",
+		Deletes:           HardDeletes,
+		Existing:          RefuseExisting,
 		WithoutPrimaryKey: RefuseKeyless,
 		SchemaChanges:     "follow",
 		DroppedColumns:    "keep",
@@ -270,6 +284,27 @@ func (m *Mirror) ModeOf(n schema.Name) Mode {
 		return mode
 	}
 	return m.Mode
+}
+
+// DeletesOf returns what becomes of a table's deleted rows. A history keeps every deletion in its own way, so the mirror's
+// setting is not for it.
+func (m *Mirror) DeletesOf(n schema.Name) Deletes {
+	own := m.ForTable(n).Deletes
+	switch {
+	case own != "":
+		return own
+	case m.ModeOf(n) == History:
+		return HardDeletes
+	}
+	return m.Deletes
+}
+
+// ExistingOf returns what becomes of a table's destination if somebody else has made it.
+func (m *Mirror) ExistingOf(n schema.Name) Existing {
+	if existing := m.ForTable(n).Existing; existing != "" {
+		return existing
+	}
+	return m.Existing
 }
 
 // DestinationOf returns where a table goes. Its Schema is "" if the template gives that (a source without schemas): the

@@ -44,6 +44,9 @@ const convergingRows = 500
 
 // applyOne does the next that there is to do for a table: mostly, that is to apply a batch.
 func (s *session) applyOne(ctx context.Context, t *table) error {
+	if why := s.doomedFor(t); why != nil {
+		return s.giveUp(ctx, t, why)
+	}
 	rows := s.Limits.BatchRows
 	if t.apply.Converges() {
 		rows = min(rows, convergingRows)
@@ -52,8 +55,13 @@ func (s *session) applyOne(ctx context.Context, t *table) error {
 	if err != nil || !s.applicable(t, items) {
 		return s.attend(ctx, t, items, err)
 	}
-	n, err := t.apply.Apply(ctx, framesOf(items))
-	return s.applied(ctx, t, n, err)
+	begun := time.Now()
+	batch, err := t.apply.Prepare(ctx, framesOf(items))
+	if batch != nil {
+		defer batch.Release()
+		err = batch.Apply(ctx)
+	}
+	return s.applied(ctx, t, batch, begun, err)
 }
 
 // applicable reports whether what was taken from a table's lane is a batch to be applied.
@@ -99,9 +107,9 @@ func framesOf(items []lane.Item) []*connector.Frames {
 	return frames
 }
 
-// applied takes note of a table's batch that is durable in the sink, or was there already, n row messages of which were new; or
-// reacts to its fault.
-func (s *session) applied(ctx context.Context, t *table, n int64, err error) error {
+// applied takes note of a table's batch that is durable in the sink, begun at a time by this machine's clock; nil: all that
+// was taken was there already. Or it reacts to its fault.
+func (s *session) applied(ctx context.Context, t *table, batch *apply.Batch, begun time.Time, err error) error {
 	if err != nil {
 		t.lane.Back()
 		return s.tableFailed(ctx, t, err)
@@ -109,10 +117,16 @@ func (s *session) applied(ctx context.Context, t *table, n int64, err error) err
 	at := t.apply.Checkpoint()
 	t.mu.Lock()
 	t.entry, t.meeting, t.overlap = at.String(), t.apply.Meeting(), at.Converged()
-	t.total.changes += n
+	if batch != nil {
+		t.total.changes += batch.Messages
+		t.total.bytesApplied += batch.Bytes
+	}
 	t.total.reread += t.apply.Reread()
 	t.failures = 0
 	t.mu.Unlock()
+	if batch != nil {
+		s.noteBatch(batch.Oldest, begun)
+	}
 	t.lane.Done() // last: the lane's safe position says that the above is so
 	return nil
 }
@@ -149,6 +163,7 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 		return s.pause(ctx, t, err)
 	case connector.Gap:
 		if s.ResyncOnGap {
+			s.observed.noteError(err)
 			return s.copyAgain(ctx, t, err.Error())
 		}
 		return s.pause(ctx, t, err)
@@ -277,7 +292,7 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 		if f.ID != t.id {
 			continue
 		}
-		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.sink, nil)
+		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.origin, s.sink, nil)
 		if err != nil || len(ps) == 0 {
 			return false, err
 		}

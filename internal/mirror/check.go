@@ -53,23 +53,26 @@ func (c *Check) refuse(side string, table schema.Name, reason string) {
 // MakeCheck looks at both sides, at the one also if the other cannot be reached. It changes nothing.
 func MakeCheck(ctx context.Context, sides Sides, sel Selector) *Check {
 	c := &Check{}
-	var tables []*schema.Table // those that are selected and that the source can give
-	tables, c.SourceErr = c.checkSource(ctx, sides, sel)
-	c.SinkErr = c.checkSink(ctx, sides, tables, sel)
+	tables, origin, err := c.checkSource(ctx, sides, sel)
+	c.SourceErr = err
+	c.SinkErr = c.checkSink(ctx, sides, tables, origin, sel)
 	return c
 }
 
-func (c *Check) checkSource(ctx context.Context, sides Sides, sel Selector) ([]*schema.Table, error) {
+// checkSource returns the tables that are selected and that the source can give, and the name of its database.
+func (c *Check) checkSource(ctx context.Context, sides Sides, sel Selector) (able []*schema.Table, origin string, err error) {
 	source, err := sides.Source(ctx)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer source.Close()
+	if origin, err = identityOf(ctx, source); err != nil {
+		return nil, "", err
+	}
 	found, err := source.Tables(ctx)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	var able []*schema.Table
 	refused := map[*schema.Table]string{}
 	for _, t := range found {
 		settings, selected := sel.Select(t)
@@ -90,7 +93,7 @@ func (c *Check) checkSource(ctx context.Context, sides Sides, sel Selector) ([]*
 		problems, err := checker.Check(ctx, able)
 		c.add("source", problems...)
 		if err != nil {
-			return able, err
+			return able, origin, err
 		}
 	}
 	for _, t := range found {
@@ -98,10 +101,10 @@ func (c *Check) checkSource(ctx context.Context, sides Sides, sel Selector) ([]*
 			c.refuse("source", t.Name, refused[t])
 		}
 	}
-	return able, nil
+	return able, origin, nil
 }
 
-func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Table, sel Selector) error {
+func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Table, origin string, sel Selector) error {
 	sink, err := sides.Sink(ctx)
 	if err != nil {
 		return err
@@ -114,7 +117,11 @@ func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Tab
 			return err
 		}
 	}
-	ps, err := planTables(ctx, tables, sel.Select, sink, nil)
+	entries, err := entriesOf(ctx, sink)
+	var ps []planned
+	if err == nil {
+		ps, err = planTables(ctx, tables, sel.Select, origin, sink, entries)
+	}
 	if err != nil {
 		c.add("sink", general...) // one of them may be why
 		return err
@@ -129,6 +136,9 @@ func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Tab
 	for _, p := range ps {
 		if p.refused != "" {
 			c.refuse("sink", p.table.Name, p.refused)
+		}
+		for _, note := range p.notes() {
+			c.add("sink", connector.Problem{Table: p.table.Name.String(), What: note, Note: true})
 		}
 	}
 	return nil

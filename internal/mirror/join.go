@@ -64,6 +64,7 @@ func (s *session) join(ctx context.Context, t *table) error {
 			if lost++; lost == viewTries {
 				return s.pause(ctx, t, fmt.Errorf("copied %d times, each time its view was lost: %w", lost, err))
 			}
+			s.observed.noteError(err)
 			s.Log.Info("copy lost its view", "table", t.name().String(), "reason", err)
 		case connector.TableFault, connector.Conflict:
 			if pause, _ := s.failed(t, err); pause {
@@ -299,7 +300,7 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	if err != nil {
 		return err
 	}
-	n, err := s.load(ctx, tx, &t.planned, reader)
+	n, bytes, err := s.load(ctx, tx, &t.planned, reader)
 	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
@@ -307,25 +308,27 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	if err := s.commitWhole(ctx, tx, map[string]string{key: fmt.Sprint(n)}); err != nil {
 		return err
 	}
-	t.loaded(c, key, n)
+	t.loaded(c, key, n, bytes)
 	return nil
 }
 
-// load returns the number of rows that are mirrored.
-func (s *session) load(ctx context.Context, tx connector.Tx, p *planned, reader connector.RowReader) (int64, error) {
-	var n int64
+// load returns how many rows it has loaded, and the bytes in memory of all that it has read.
+func (s *session) load(ctx context.Context, tx connector.Tx, p *planned, reader connector.RowReader) (n, bytes int64, err error) {
 	for {
 		rows, err := reader.Next(ctx)
 		if errors.Is(err, io.EOF) {
-			return n, nil
+			return n, bytes, nil
 		}
 		if err != nil {
-			return n, err
+			return n, bytes, err
+		}
+		for _, column := range rows.Values.Columns() {
+			bytes += int64(column.Data().SizeInBytes())
 		}
 		loaded, err := s.loadRows(ctx, tx, p, rows)
 		rows.Release()
 		if err != nil {
-			return n, err
+			return n, bytes, err
 		}
 		n += loaded
 	}

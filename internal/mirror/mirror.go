@@ -46,6 +46,8 @@ type Options struct {
 	ResyncOnGap bool // copy all tables anew when the log lacks what is needed; else stop and say so
 	FailOnTable bool // a table's fault ends the run; else the table pauses
 
+	Monitor *Monitor // shows how the run stands; nil: nobody asks
+
 	Log   *slog.Logger
 	Alloc memory.Allocator
 }
@@ -90,12 +92,19 @@ func DefaultLimits() Limits {
 // caught up. An error is one that no waiting mends: Kind Setup, Gap, Fenced or Internal, or Unavailable at the very start.
 func Run(ctx context.Context, o Options) (*Summary, error) {
 	m := &runner{Options: o, totals: map[schema.ID]*totals{}}
+	m.observed.began = time.Now()
+	m.observed.is(Starting)
+	defer m.observed.is(Ended)
+	if o.Monitor != nil {
+		o.Monitor.run.Store(m)
+	}
 	backoff := m.Limits.BackoffMin
 	for reached := false; ; {
 		began := time.Now()
 		s, err := m.open(ctx)
 		if err == nil {
 			reached = true
+			m.observed.is(Running)
 			err = s.run(ctx)
 			m.last = s.summary()
 			if errors.Is(err, errFinished) {
@@ -109,6 +118,9 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 			if err = m.startOver(ctx, err); err == nil {
 				continue
 			}
+		}
+		if ended(err) != nil && !errors.Is(err, errFinished) && !errors.Is(err, errRetry) {
+			m.observed.noteError(err)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -127,6 +139,7 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 			backoff = m.Limits.BackoffMin
 		}
 		m.Log.Warn("source or sink unavailable, trying again", "in", backoff, "error", err)
+		m.observed.waits(err, backoff)
 		select {
 		case <-time.After(backoff):
 		case <-ctx.Done():
@@ -157,11 +170,14 @@ type runner struct {
 	last   *Summary
 	fresh  bool               // the log starts anew: every table needs a copy
 	known  map[schema.ID]bool // the tables of the first session: without Options.FollowNew no others join in a later one
+
+	observed observed
 }
 
 // totals counts what a run did for one table.
 type totals struct {
 	rowsCopied, changes, reread int64 // rowsCopied: of the newest copy
+	bytesCopied, bytesApplied   int64
 
 	copied  int64 // rows of the newest copy, of an earlier run too
 	before  int64 // changes that earlier runs applied

@@ -101,6 +101,7 @@ type model struct {
 	spool  string                // its folder
 	limits Limits                // of all its processes
 	reread int                   // times that rows were read by their key
+	single bool                  // the sink has one writer
 	keyed  []schema.Name
 	append []schema.Name // history tables
 
@@ -258,6 +259,7 @@ func (m *model) setLimits() {
 	if m.rng.IntN(2) == 0 {
 		m.limits.ViewAge = time.Duration(1+m.rng.IntN(30)) * time.Millisecond
 	}
+	m.single = m.rng.IntN(2) == 0
 }
 
 // options are those of one process.
@@ -273,7 +275,11 @@ func (m *model) options(once bool) Options {
 			return connectortest.NewMemorySource(m.db, faults), nil
 		},
 		Sink: func(context.Context, string) (connector.Sink, error) {
-			return &modelSink{connectortest.NewMemorySink(m.sink, faults), m}, nil
+			s := connectortest.NewMemorySink(m.sink, faults)
+			if m.single {
+				s.Writers = 1
+			}
+			return &modelSink{s, m}, nil
 		},
 		Selector: Selector{Select: func(t *schema.Table) (Settings, bool) {
 			return Settings{Destination: t.Name, History: t.Name.Schema == "history"}, true

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -24,6 +25,9 @@ const (
 	groupTables = 256
 	// leastRows is how many rows a table's batch may have at least, however many tables wait.
 	leastRows = 100
+	// firstRows is how many rows a table's batch may have before it is known how long they take; each one that takes less
+	// than half of writeTime doubles that.
+	firstRows = 500
 	// apartTime is how long a table's batches are written by themselves after one of them made a common transaction fail.
 	apartTime = 10 * time.Second
 	// smallChunkRows and smallChunkBytes bound a chunk, by the source's estimates: SQLite writes either in about 100 ms.
@@ -61,6 +65,7 @@ type grouper struct {
 type member struct {
 	table *table
 	batch *apply.Batch
+	begun time.Time // taken from the lane
 }
 
 func (g *grouper) run(ctx context.Context) error {
@@ -115,6 +120,10 @@ func (g *grouper) prepare(ctx context.Context, ts []*table) (group []member, err
 
 // prepareOne takes one table's batch; nil: it has none to be written with those of others.
 func (g *grouper) prepareOne(ctx context.Context, t *table, rows int, bytes int64, age time.Duration) (*member, error) {
+	if why := g.doomedFor(t); why != nil {
+		g.do(t, func() error { return g.giveUp(ctx, t, why) })
+		return nil, nil
+	}
 	if t.apply.Converges() {
 		rows = min(rows, convergingRows)
 	}
@@ -123,23 +132,28 @@ func (g *grouper) prepareOne(ctx context.Context, t *table, rows int, bytes int6
 		g.do(t, func() error { return g.attend(ctx, t, items, err) })
 		return nil, nil
 	}
-	if t.apply.Converges() { // it may read from the source
+	begun := time.Now()
+	if t.apply.MayRead() {
 		g.do(t, func() error {
-			n, err := t.apply.Apply(ctx, framesOf(items))
-			return g.applied(ctx, t, n, err)
+			batch, err := t.apply.Prepare(ctx, framesOf(items))
+			if batch != nil {
+				defer batch.Release()
+				err = batch.Apply(ctx)
+			}
+			return g.applied(ctx, t, batch, begun, err)
 		})
 		return nil, nil
 	}
 	batch, err := t.apply.Prepare(ctx, framesOf(items))
 	switch {
 	case err != nil:
-		g.do(t, func() error { return g.applied(ctx, t, 0, err) })
+		g.do(t, func() error { return g.applied(ctx, t, nil, begun, err) })
 	case batch == nil:
-		return nil, g.giveBack(t, g.applied(ctx, t, 0, nil))
+		return nil, g.giveBack(t, g.applied(ctx, t, nil, begun, nil))
 	case t.isApart():
-		g.writeAlone(ctx, member{t, batch})
+		g.writeAlone(ctx, member{t, batch, begun})
 	default:
-		return &member{t, batch}, nil
+		return &member{t, batch, begun}, nil
 	}
 	return nil, nil
 }
@@ -153,7 +167,7 @@ func (g *grouper) do(t *table, f func() error) {
 func (g *grouper) writeAlone(ctx context.Context, m member) {
 	g.do(m.table, func() error {
 		defer m.batch.Release()
-		return g.applied(ctx, m.table, m.batch.Messages, m.batch.Apply(ctx))
+		return g.applied(ctx, m.table, m.batch, m.begun, m.batch.Apply(ctx))
 	})
 }
 
@@ -183,7 +197,7 @@ func (g *grouper) write(ctx context.Context, group []member) ([]member, error) {
 		}
 		m.batch.Committed()
 		m.batch.Release()
-		if err := g.giveBack(m.table, g.applied(ctx, m.table, m.batch.Messages, nil)); err != nil {
+		if err := g.giveBack(m.table, g.applied(ctx, m.table, m.batch, m.begun, nil)); err != nil {
 			return group[i+1:], err
 		}
 	}
@@ -213,23 +227,19 @@ func (g *grouper) fill(ctx context.Context, tx connector.Tx, group []member) (n 
 func (t *table) atMost(rows int) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.pace > 0 {
-		return min(rows, t.pace)
-	}
-	return rows
+	return min(rows, cmp.Or(t.pace, firstRows))
 }
 
 // paced learns from the time that a table's batch took how large the next one may be; full is the size of a full one.
 func (t *table) paced(took time.Duration, rows, full int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	pace := cmp.Or(t.pace, firstRows)
 	switch {
 	case took > writeTime:
 		t.pace = max(int(float64(rows)*float64(writeTime)/float64(took)), 1)
-	case t.pace > 0 && took < writeTime/2:
-		if t.pace *= 2; t.pace >= full {
-			t.pace = 0
-		}
+	case took < writeTime/2 && rows >= pace/2 && pace < full:
+		t.pace = 2 * pace
 	}
 }
 

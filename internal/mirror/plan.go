@@ -25,6 +25,14 @@ type planned struct {
 	refused  string // why, and what to do
 }
 
+// notes are what a person should know of the destination.
+func (p planned) notes() []string {
+	if p.target == nil {
+		return nil
+	}
+	return p.target.Notes
+}
+
 // destination is where the table is, or would be.
 func (p planned) destination() schema.Name {
 	if p.target != nil {
@@ -34,10 +42,15 @@ func (p planned) destination() schema.Name {
 }
 
 // planTables decides for each selected table where and how it is stored. It changes nothing. Of several tables with one
-// destination one keeps it: the one that is stored there as entries, those of the sink, say.
+// destination one keeps it: the one that is stored there as entries, those of the sink, say. origin names the source's
+// database, see identityOf.
 func planTables(
-	ctx context.Context, tables []*schema.Table, sel func(*schema.Table) (Settings, bool), sink connector.Sink, entries map[string]string,
+	ctx context.Context, tables []*schema.Table, sel func(*schema.Table) (Settings, bool), origin string, sink connector.Sink, entries map[string]string,
 ) ([]planned, error) {
+	end, err := identityOf(ctx, sink)
+	if err != nil {
+		return nil, err
+	}
 	var ps []planned
 	for _, t := range tables {
 		settings, ok := sel(t)
@@ -48,10 +61,29 @@ func planTables(
 		if err != nil {
 			return nil, err
 		}
+		if p.target != nil && end != "" && end == origin && p.target.Name == t.Name {
+			p.refused, p.target = "source and destination are the same table; choose another database or `destination`", nil
+		}
 		ps = append(ps, p)
 	}
 	refuseCollisions(ps, entries)
 	return ps, nil
+}
+
+// identityOf names the database behind a source or a sink; "" if that is not known.
+func identityOf(ctx context.Context, side any) (string, error) {
+	if i, ok := side.(connector.Identifier); ok {
+		return i.Identity(ctx)
+	}
+	return "", nil
+}
+
+// entriesOf returns the sink's entries as the next Claim would find them, as far as that can be told.
+func entriesOf(ctx context.Context, sink connector.Sink) (map[string]string, error) {
+	if r, ok := sink.(connector.EntryReader); ok {
+		return r.Entries(ctx)
+	}
+	return nil, nil
 }
 
 func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.Sink) (planned, error) {
@@ -61,7 +93,7 @@ func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.
 	}
 	chosen, _ := choose(t, s) // refusal has seen that it can
 	target, err := sink.Plan(ctx, connector.Target{
-		Table: chosen.table, Name: s.Destination, Key: s.Key, History: s.History, Columns: chosen.columns,
+		Table: chosen.table, Name: s.Destination, Key: s.Key, History: s.History, SoftDelete: s.SoftDelete, Existing: s.Existing, Columns: chosen.columns,
 	})
 	if e, ok := errors.AsType[*connector.Error](err); ok && !concernsAll(err) && (e.Kind == connector.TableFault || e.Kind == connector.Setup) {
 		p.refused = e.Error()
@@ -78,6 +110,9 @@ func refusal(t *schema.Table, s Settings) string {
 	}
 	if t.Refused != "" {
 		return t.Refused
+	}
+	if s.History && s.SoftDelete {
+		return `a history keeps every deletion as a row of its own; leave "deletes: soft" out`
 	}
 	_, why := choose(t, s)
 	return why
@@ -150,7 +185,15 @@ func MakePlan(ctx context.Context, source connector.Source, sink connector.Sink,
 	if err != nil {
 		return nil, err
 	}
-	ps, err := planTables(ctx, tables, sel.Select, sink, nil)
+	origin, err := identityOf(ctx, source)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := entriesOf(ctx, sink)
+	if err != nil {
+		return nil, err
+	}
+	ps, err := planTables(ctx, tables, sel.Select, origin, sink, entries)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +206,7 @@ func MakePlan(ctx context.Context, source connector.Source, sink connector.Sink,
 
 func describe(p planned) TablePlan {
 	d := TablePlan{
-		Table: p.table.Name, Destination: p.destination(), Action: "copy", Mode: "current", Refused: p.refused,
+		Table: p.table.Name, Destination: p.destination(), Action: "copy", Mode: "current", Deletes: "hard", Refused: p.refused,
 		Key: keyNamesOf(p), Rows: p.table.Rows, Bytes: p.table.RowBytes,
 	}
 	if p.target == nil {
@@ -173,6 +216,13 @@ func describe(p planned) TablePlan {
 	if p.target.History {
 		d.Mode = "history"
 	}
+	if p.target.SoftDelete {
+		d.Deletes = "soft"
+	}
+	if p.target.Existing != connector.RefuseExisting {
+		d.Existing = p.target.Existing.String()
+	}
+	d.Notes = p.target.Notes
 	if p.target.Copy > 0 {
 		d.Action = "continue"
 	}
@@ -213,6 +263,12 @@ func settingsOf(t *connector.Target, s Settings) string {
 	}
 	if s.Filter != "" {
 		text += fmt.Sprintf(", filter %q", s.Filter)
+	}
+	if t.SoftDelete {
+		text += ", deletes soft"
+	}
+	if t.Existing == connector.MergeExisting {
+		text += ", existing merge"
 	}
 	return text
 }

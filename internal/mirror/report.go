@@ -19,6 +19,9 @@ type TablePlan struct {
 	Action             string // "copy", "continue", "refuse"
 	Refused            string // why and what to do, for "refuse"
 	Mode               string // "current" or "history"
+	Deletes            string // "hard" or "soft"
+	Existing           string // "replace" or "merge" for a destination that somebody else has made; else ""
+	Notes              []string
 	Key                []string
 	Columns            []ColumnPlan
 	Rows, Bytes        int64 // estimates; -1 unknown

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/filter"
 	"github.com/sluicehq/sluice/internal/nearest"
 	"github.com/sluicehq/sluice/schema"
@@ -14,6 +15,8 @@ import (
 type Settings struct {
 	Destination    schema.Name // Schema and Table empty: the sink's default
 	History        bool
+	SoftDelete     bool // not of a history
+	Existing       connector.Existing
 	Key            []string          // columns that identify a row; nil: the source's key
 	Columns        []string          // those that are mirrored; nil: all
 	ExcludeColumns []string          // those that are not
@@ -48,6 +51,9 @@ func choose(t *schema.Table, s Settings) (sel selection, why string) {
 	}
 	sel.columns = columns
 	var judged []int
+	if s.Filter != "" && s.SoftDelete {
+		return sel, s.at("filter") + "not available yet together with `deletes: soft`; set `deletes: hard` for the table"
+	}
 	if s.Filter != "" {
 		var err error
 		if sel.keep, err = filter.Compile(s.Filter, t); err != nil {

@@ -155,6 +155,25 @@ func (t *table) due() bool {
 	return t.phase == Paused && !t.retryAt.IsZero() && time.Now().After(t.retryAt)
 }
 
+// changedWhilePaused has a table that a fault has paused tried again at once, if it is another one now.
+func (t *table) changedWhilePaused(now *schema.Table) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.planned.table
+	if t.phase != Paused || t.retryAt.IsZero() || now.Version <= was.Version || fingerprintOf(now) == fingerprintOf(was) {
+		return false
+	}
+	t.retryAt = time.Now()
+	return true
+}
+
+// stillRefused reports whether a table is refused as before.
+func (t *table) stillRefused(p planned) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.phase == Refused && p.refused == t.reason
+}
+
 // takeUp makes a paused table Pending again if its rows are not in place, else CatchingUp. It returns false for one whose
 // changes are not in its lane: the log must be read again from where it stands.
 func (t *table) takeUp() bool {

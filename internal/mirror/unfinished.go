@@ -214,11 +214,12 @@ func (t *table) putBack(c *unfinished, chunk connector.Chunk) {
 }
 
 // loaded takes note of a chunk that is in the sink, under the key of its entry.
-func (t *table) loaded(c *unfinished, key string, rows int64) {
+func (t *table) loaded(c *unfinished, key string, rows, bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.copyKeys = append(t.copyKeys, key)
 	t.total.rowsCopied += rows
+	t.total.bytesCopied += bytes
 	t.total.copied += rows
 	c.rows += rows
 	c.progress, c.fruitless = true, 0
@@ -322,8 +323,8 @@ func (s *session) aged(t *table, c *unfinished) error {
 	}
 }
 
-// entriesOf returns the keys of the entries of copies, by table.
-func entriesOf(entries map[string]string) map[schema.ID][]string {
+// copyEntriesOf returns the keys of the entries of copies, by table.
+func copyEntriesOf(entries map[string]string) map[schema.ID][]string {
 	keys := map[schema.ID][]string{}
 	for _, key := range slices.Sorted(maps.Keys(entries)) {
 		if id, ok := copyEntryOf(key); ok {
