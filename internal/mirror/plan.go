@@ -213,6 +213,7 @@ func describe(p planned) TablePlan {
 		d.Action = "refuse"
 		return d
 	}
+	d.Filter = p.settings.Filter
 	if p.target.History {
 		d.Mode = "history"
 	}
