@@ -105,6 +105,7 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 	settings := m.file.Mirror
 	limits := mirror.DefaultLimits()
 	limits.CopyWorkers, limits.ChunkRows = settings.Snapshot.Concurrency, settings.Snapshot.ChunkRows
+	limits.ViewAge = time.Duration(settings.Snapshot.MaxAge)
 	limits.Appliers = settings.Apply.Concurrency
 	limits.BatchRows, limits.BatchBytes = int(settings.Apply.BatchRows), int64(settings.Apply.BatchBytes)
 	limits.BatchAge = time.Duration(settings.Apply.BatchAge)

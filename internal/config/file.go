@@ -141,7 +141,7 @@ type RetainedLog struct {
 type Snapshot struct {
 	Concurrency int      `yaml:"concurrency" min:"1" max:"64" doc:"Chunks that are copied at once over all tables; each takes a connection at both ends."`
 	ChunkRows   int64    `yaml:"chunk_rows" min:"1" max:"100000000" doc:"Rows of a chunk, about."`
-	MaxAge      Duration `yaml:"max_age" later:"*" doc:"Age at which a copy goes on under a new snapshot."`
+	MaxAge      Duration `yaml:"max_age" doc:"Age of a snapshot from which on no chunk is begun under it; the copy goes on under a new one if it can. 0: no limit."`
 }
 
 // Apply is how changes are written. A batch holds what waits when an applier is free for its table, up to the limits.

@@ -129,7 +129,6 @@ func (s *session) openCopy(ctx context.Context, t *table) (connector.Positions, 
 	defer t.opening.Release(1)
 	t.mu.Lock()
 	t.overrun, t.landing = false, false
-	goesOn := t.unfinished != nil
 	t.mu.Unlock()
 	t.setPhase(Copying, "", "")
 	from, err := t.log.join(ctx, t)
@@ -140,10 +139,6 @@ func (s *session) openCopy(ctx context.Context, t *table) (connector.Positions, 
 		return nil, errors.Join(err, s.abandon(ctx, t)) // it may not be delivered any more
 	}
 	s.saveRecords(ctx, t)
-	if !goesOn {
-		s.Log.Info("copy begins", "table", t.name().String(), "rows", t.planned.table.Rows)
-		s.event(ctx, t.name(), "copying", "")
-	}
 	return from, nil
 }
 
@@ -219,6 +214,8 @@ func (s *session) beginCopy(
 	if err := s.sink.Create(ctx, &target); err != nil {
 		return nil, err
 	}
+	s.Log.Info("copy begins", "table", t.name().String(), "rows", t.planned.table.Rows)
+	s.event(ctx, t.name(), "copying", "")
 	return s.planCopy(ctx, t, snap, at)
 }
 
