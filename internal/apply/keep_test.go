@@ -50,7 +50,7 @@ func TestFilteredTableHoldsWhatItsFilterTakes(t *testing.T) {
 		w.compare()
 	})
 	t.Logf("%d rows read again", rereads)
-	if rereads == 0 {
+	if rereads == 0 && !testing.Short() { // which draws few
 		t.Error("no row was read again: the test protects nothing")
 	}
 }

