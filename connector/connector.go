@@ -118,6 +118,7 @@ const (
 	Delete      // the old row, or its key and the rest Unsent
 	Before      // the old row or key of the Update after it, where the source sends one
 	Truncate    // a row without values: all rows before it are gone
+	Leave       // for a History alone, from the engine: the key of a row that is at the source and not mirrored any more
 )
 
 // Frames is a run of one table's changes as the log sent them, undecoded: many transactions, or a piece of a large

@@ -6,6 +6,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/filter"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -19,24 +20,27 @@ type Table struct {
 	skip    skipper
 	decoder connector.Decoder
 	at      Checkpoint
-	source  rereader // of a table that converges
-	reread  int64    // rows, since Reread was called last
+	keep    *filter.Filter // nil: every row is mirrored
+	source  rereader       // of a table that converges, or may come to
+	reread  int64          // rows, since Reread was called last
 }
 
-// NewTable returns a Table that goes on from the checkpoint at. floor is where the log was opened: if that is before the
+// NewTable returns a Table of the rows that keep takes, of all if it is nil, that goes on from the checkpoint at. floor is where the log was opened: if that is before the
 // checkpoint, the checkpoint's own transaction must come again, and a log without it is another history.
-func NewTable(target *connector.Target, at Checkpoint, floor connector.Positions, log Log, sink connector.Sink, alloc memory.Allocator) (*Table, error) {
+func NewTable(
+	target *connector.Target, keep *filter.Filter, at Checkpoint, floor connector.Positions, log Log, sink connector.Sink, alloc memory.Allocator,
+) (*Table, error) {
 	decoder, err := log.Decoder(target.Table)
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{id: target.Table.ID, target: target, sink: sink, log: log, alloc: alloc, decoder: decoder, at: at}
+	t := &Table{id: target.Table.ID, target: target, keep: keep, sink: sink, log: log, alloc: alloc, decoder: decoder, at: at}
 	t.skip = skipper{log: log, at: &t.at}
-	if at.Overlap != "" {
-		var ok bool
-		if t.source, ok = log.(rereader); !ok {
-			return nil, t.fault("go on behind its copy", nil, errNoFinder)
-		}
+	if at.Overlap != "" || keep != nil {
+		t.source, _ = log.(rereader)
+	}
+	if at.Overlap != "" && t.source == nil {
+		return nil, t.fault("go on behind its copy", nil, errNoFinder)
 	}
 	if start, ok := floor[at.Part]; ok && at.Tag != 0 {
 		order, err := log.Compare(start, at.Position)
@@ -49,12 +53,12 @@ func NewTable(target *connector.Target, at Checkpoint, floor connector.Positions
 }
 
 // Follow goes on under another version of the table, whose rows are stored in the same way.
-func (t *Table) Follow(target *connector.Target) error {
+func (t *Table) Follow(target *connector.Target, keep *filter.Filter) error {
 	decoder, err := t.log.Decoder(target.Table)
 	if err != nil {
 		return err
 	}
-	t.target, t.decoder = target, decoder
+	t.target, t.keep, t.decoder = target, keep, decoder
 	return nil
 }
 
@@ -112,6 +116,9 @@ func (t *Table) fault(op string, runs []connector.Commit, err error) error {
 	e := &connector.Error{Kind: connector.TableFault, System: "apply", Op: op, Table: t.target.Table.Name, Err: err}
 	if len(runs) > 0 {
 		e.Position = runs[0].Position
+	}
+	if errors.Is(err, errUndecided) {
+		e.Hint = "have the source log whole old rows (in PostgreSQL: REPLICA IDENTITY FULL), or leave the column out of the filter"
 	}
 	if errors.Is(err, errDiverged) {
 		e.Kind = connector.Gap

@@ -53,6 +53,13 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 		return nil, t.fault("decode changes", left.Commits, err)
 	}
 	b.byRow = t.target.History || t.target.SoftDelete && slices.Contains(b.rows.Ops, connector.Truncate)
+	if t.target.History && t.keep != nil {
+		err = b.judgeHistory(ctx)
+	}
+	if err != nil {
+		b.Release()
+		return nil, err
+	}
 	if !b.byRow {
 		if b.set, err = fold(ctx, t.alloc, b.rows, t.target.Table.Key, t.target.SoftDelete); err != nil {
 			b.rows.Release()
@@ -61,6 +68,9 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 	}
 	if b.converges, err = t.overlaps(left.Commits[0]); err == nil && b.converges && !b.byRow {
 		err = b.complete(ctx, false)
+	}
+	if err == nil && t.keep != nil {
+		err = b.judge(ctx)
 	}
 	if err != nil {
 		b.Release()
@@ -114,7 +124,7 @@ func (b *Batch) applyOnce(ctx context.Context) error {
 	if !isRefusal(err) || b.byRow {
 		return err
 	}
-	if b.converges {
+	if b.converges || b.table.keep != nil {
 		return b.applyWhole(ctx)
 	}
 	return b.inTx(ctx, b.writeRows)
@@ -173,7 +183,7 @@ func (b *Batch) inTx(ctx context.Context, write func(context.Context, connector.
 // locate adds to a refused row the position of its change.
 func (b *Batch) locate(err error) error {
 	e, ok := errors.AsType[*connector.Error](err)
-	if !ok || e.Kind != connector.BadRow || e.Position != "" || b.converges {
+	if !ok || e.Kind != connector.BadRow || e.Position != "" || b.converges || b.table.keep != nil && !b.table.target.History {
 		return err
 	}
 	row := e.Row

@@ -38,10 +38,13 @@ type rereader interface {
 	Head(ctx context.Context, log string) (connector.Positions, error)
 }
 
-var errNoFinder = errors.New("its copy went on under a second snapshot, and this source cannot read rows by their key")
+var errNoFinder = errors.New("rows must be read by their key, which this source cannot")
 
 // Converges reports whether older changes may still come than some rows of the destination.
 func (t *Table) Converges() bool { return t.at.Overlap != "" }
+
+// MayRead reports whether applying may have to read from the source, and so take a while.
+func (t *Table) MayRead() bool { return t.Converges() || t.keep != nil }
 
 // Reread returns how many rows were read from the source since it was last asked.
 func (t *Table) Reread() int64 {
@@ -84,16 +87,24 @@ func (b *Batch) complete(ctx context.Context, all bool) error {
 	if b.set.rows == nil {
 		return nil
 	}
-	t := b.table
-	c := completion{rows: b.set.rows, keys: newKeyEncoder(b.set.rows.Values, t.target.Table.Key)}
-	wanted := c.wanted(all)
-	if len(wanted) == 0 {
-		return nil
+	c := completion{rows: b.set.rows, keys: newKeyEncoder(b.set.rows.Values, b.table.target.Table.Key)}
+	if wanted := c.wanted(all); len(wanted) > 0 {
+		return b.readWhole(ctx, &c, wanted)
 	}
+	return nil
+}
+
+// readWhole reads these rows from the source. From then on the table converges.
+func (b *Batch) readWhole(ctx context.Context, c *completion, wanted []int32) error {
+	t := b.table
+	if t.source == nil {
+		return t.fault("complete changes", b.rows.Commits, errNoFinder)
+	}
+	b.converges = true
 	defer c.release()
 	for len(wanted) > 0 {
 		n := min(len(wanted), findKeys)
-		if err := t.find(ctx, &c, wanted[:n]); err != nil {
+		if err := t.find(ctx, c, wanted[:n]); err != nil {
 			return err
 		}
 		t.reread += int64(n)

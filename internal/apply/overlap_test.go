@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/connector/connectortest"
+	"github.com/sluicehq/sluice/internal/filter"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -26,6 +27,8 @@ type overlapWorld struct {
 	stream connector.Stream
 	table  *schema.Table
 	target *connector.Target
+	keep   *filter.Filter               // nil: all rows
+	takes  func(connectortest.Row) bool // what keep does
 	at     Checkpoint
 	apply  *Table
 	lane   []*connector.Frames
@@ -132,8 +135,16 @@ func (w *overlapWorld) load(snap connector.Snapshot, c connector.Chunk) {
 	tx, err := w.sink.Begin(w.ctx)
 	w.must(err)
 	for rows, err := r.Next(w.ctx); err == nil; rows, err = r.Next(w.ctx) {
-		w.must(tx.Load(w.ctx, w.target, rows))
-		rows.Release()
+		kept := rows
+		if w.keep != nil {
+			kept, err = Keep(w.ctx, memory.DefaultAllocator, w.keep, rows)
+			w.must(err)
+			rows.Release()
+		}
+		if kept != nil {
+			w.must(tx.Load(w.ctx, w.target, kept))
+			kept.Release()
+		}
 	}
 	w.must(tx.Commit(w.ctx, nil))
 }
@@ -144,7 +155,7 @@ func (w *overlapWorld) start() {
 	w.must(err)
 	at, err := ParseCheckpoint(claim.Entries[Key(w.table.ID)])
 	w.must(err)
-	w.apply, err = NewTable(w.target, *at, nil, w.source, w.sink, memory.DefaultAllocator)
+	w.apply, err = NewTable(w.target, w.keep, *at, nil, w.source, w.sink, memory.DefaultAllocator)
 	w.must(err)
 }
 
@@ -200,17 +211,21 @@ func (w *overlapWorld) compare() {
 		return
 	}
 	text := func(rows []connectortest.Row) string {
-		lines := make([]string, len(rows))
-		for i, row := range rows {
-			lines[i] = strings.Join(row, "|")
+		var lines []string
+		for _, row := range rows {
+			if w.takes == nil || w.takes(row) {
+				lines = append(lines, strings.Join(row, "|"))
+			}
 		}
 		slices.Sort(lines)
 		return strings.Join(lines, "\n")
 	}
-	if source, sink := text(w.db.Rows(w.table.Name)), text(w.store.Rows(w.table.Name)); source != sink {
+	if source, sink := text(w.db.Rows(w.table.Name)), text(w.store.Rows(w.table.Name)); source != sink || w.takes != nil && slices.ContainsFunc(w.store.Rows(w.table.Name), w.isOut) {
 		w.Fatalf("the sink holds\n%s\nwant\n%s", sink, source)
 	}
 }
+
+func (w *overlapWorld) isOut(row connectortest.Row) bool { return !w.takes(row) }
 
 // converged reports whether the lane has passed the overlap.
 func (w *overlapWorld) converged() bool {
@@ -246,7 +261,7 @@ func TestCopyOfSeveralSnapshotsConverges(t *testing.T) {
 		w.compare()
 	})
 	t.Logf("%d rows read again", rereads)
-	if rereads == 0 {
+	if rereads == 0 && !testing.Short() { // which draws few
 		t.Error("no row was read again: the test protects nothing")
 	}
 }

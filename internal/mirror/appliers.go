@@ -227,12 +227,12 @@ func (s *session) followVersion(t *table, to *schema.Table, chosen selection) er
 		target.Columns[i] = chosen.table.Column(target.Table.Columns[c].Name)
 	}
 	target.Table = chosen.table
-	if err := t.apply.Follow(&target); err != nil {
+	if err := t.apply.Follow(&target, chosen.keep); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.planned.table, t.planned.target = to, &target
+	t.planned.table, t.planned.target, t.planned.keep = to, &target, chosen.keep
 	return nil
 }
 

@@ -312,7 +312,7 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	if err != nil {
 		return err
 	}
-	n, bytes, err := load(ctx, tx, t.planned.target, reader)
+	n, bytes, err := s.load(ctx, tx, &t.planned, reader)
 	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
@@ -324,8 +324,8 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	return nil
 }
 
-// load returns how many rows it has loaded, and their bytes in memory.
-func load(ctx context.Context, tx connector.Tx, target *connector.Target, reader connector.RowReader) (n, bytes int64, err error) {
+// load returns how many rows it has loaded, and the bytes in memory of all that it has read.
+func (s *session) load(ctx context.Context, tx connector.Tx, p *planned, reader connector.RowReader) (n, bytes int64, err error) {
 	for {
 		rows, err := reader.Next(ctx)
 		if errors.Is(err, io.EOF) {
@@ -334,16 +334,28 @@ func load(ctx context.Context, tx connector.Tx, target *connector.Target, reader
 		if err != nil {
 			return n, bytes, err
 		}
-		n += int64(rows.Len())
 		for _, column := range rows.Values.Columns() {
 			bytes += int64(column.Data().SizeInBytes())
 		}
-		err = tx.Load(ctx, target, rows)
+		loaded, err := s.loadRows(ctx, tx, p, rows)
 		rows.Release()
 		if err != nil {
 			return n, bytes, err
 		}
+		n += loaded
 	}
+}
+
+func (s *session) loadRows(ctx context.Context, tx connector.Tx, p *planned, rows *connector.Rows) (int64, error) {
+	if p.keep != nil {
+		kept, err := apply.Keep(ctx, s.Alloc, p.keep, rows)
+		if err != nil || kept == nil {
+			return 0, err
+		}
+		defer kept.Release()
+		rows = kept
+	}
+	return int64(rows.Len()), tx.Load(ctx, p.target, rows)
 }
 
 // putInPlace ends the copy. Readers of the old rows may hold their table for a while: that is waited for, the copy is
@@ -369,7 +381,7 @@ func (s *session) startApplying(ctx context.Context, t *table, at apply.Checkpoi
 	if err != nil {
 		return err
 	}
-	applier, err := apply.NewTable(t.planned.target, at, nil, s.source, s.sink, s.Alloc)
+	applier, err := apply.NewTable(t.planned.target, t.planned.keep, at, nil, s.source, s.sink, s.Alloc)
 	if err != nil {
 		return err
 	}

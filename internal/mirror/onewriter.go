@@ -135,7 +135,7 @@ func (g *grouper) prepareOne(ctx context.Context, t *table, rows int, bytes int6
 		g.do(t, func() error { return g.attend(ctx, t, items, err) })
 		return nil, nil
 	}
-	if t.apply.Converges() { // it may read from the source
+	if t.apply.MayRead() {
 		g.do(t, func() error { return g.applyItems(ctx, t, items) })
 		return nil, nil
 	}

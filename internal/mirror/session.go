@@ -260,7 +260,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		if t.lane.SpoolBytes() > 0 {
 			start = nil // what the spool holds goes on from the checkpoint; the lane knows whom it must meet behind that
 		}
-		t.apply, err = apply.NewTable(t.planned.target, *e.entry, start, s.source, s.sink, s.Alloc)
+		t.apply, err = apply.NewTable(t.planned.target, t.planned.keep, *e.entry, start, s.source, s.sink, s.Alloc)
 	}
 	if connector.KindOf(err) == connector.Gap { // of this table's positions: the others may go on
 		do, why, err = recopy, err.Error(), nil
