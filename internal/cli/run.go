@@ -100,9 +100,9 @@ func printSummary(w io.Writer, s *mirror.Summary) {
 		if table.Reason == "" {
 			continue
 		}
-		fmt.Fprintf(w, "\n%s is %s: %s\n", table.Table, table.Phase, table.Reason)
+		fmt.Fprintf(w, "\n%s is %s: %s\n", view.Safe(table.Table.String()), table.Phase, view.Safe(table.Reason))
 		if !strings.Contains(table.Reason, table.Remedy) {
-			fmt.Fprintf(w, "  %s\n", table.Remedy)
+			fmt.Fprintf(w, "  %s\n", view.Safe(table.Remedy))
 		}
 	}
 	for _, note := range s.Notes {
