@@ -123,6 +123,7 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 	limits.TableFailures = settings.MaxTableFailures
 	limits.RetryPaused = time.Duration(settings.RetryPaused)
 	limits.SpoolBytes, limits.SpoolTable = int64(settings.Spool.Max), int64(settings.Spool.TableMax)
+	limits.RetainedBytes = int64(settings.RetainedLog.Max)
 	limits.DurableBytes = int64(settings.Spool.DurableAfter.Bytes)
 	limits.DurableAge = time.Duration(settings.Spool.DurableAfter.Age)
 	limits.DiscoverEvery = time.Duration(settings.Tables.DiscoverInterval)
@@ -131,6 +132,7 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 		Source: func(ctx context.Context, id string) (connector.Source, error) { return m.openSource(ctx, id, log) },
 		Sink:   func(ctx context.Context, id string) (connector.Sink, error) { return m.openSink(ctx, id, log) },
 		Store:  store, Selector: m.selector(), Limits: limits, Spool: settings.Spool.Path,
+		OnRetained:  mirror.RetainedAction(settings.RetainedLog.Action),
 		FollowNew:   settings.Tables.NewTables == config.Follow,
 		ResyncOnGap: settings.OnGap == config.ResyncOnGap,
 		FailOnTable: settings.OnTableError == config.FailOnError,

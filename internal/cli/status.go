@@ -25,7 +25,7 @@ seconds old; source and sink are asked only whether they can be reached.
 The lag of a table is the age of its oldest change that is not in the sink, by the source's clock, and nothing if there is
 none. While the mirror does not run nobody knows of new changes: then a table counts as behind since it stopped.
 
-Exit code 1: a selected table is paused or refused.`,
+Exit code 1: a selected table is paused or refused, or the source keeps more log than retained_log.max.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			m, err := sluice.Load(args[0])
@@ -56,7 +56,11 @@ func printStatus(w io.Writer, s *mirror.Status) {
 	printSide(w, "source", s.Source)
 	printSide(w, "sink", s.Sink)
 	if s.RetainedBytes >= 0 {
-		fmt.Fprintf(w, "%s keeps %s of log at the source\n", s.Kept, view.Size(s.RetainedBytes))
+		more := ""
+		if s.TooMuchLog() {
+			more = ", more than retained_log.max, " + view.Size(s.RetainedMax)
+		}
+		fmt.Fprintf(w, "%s keeps %s of log at the source%s\n", s.Kept, view.Size(s.RetainedBytes), more)
 	}
 	if s.SpoolBytes > 0 {
 		fmt.Fprintf(w, "the spool holds %s\n", view.Size(s.SpoolBytes))

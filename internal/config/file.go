@@ -108,7 +108,7 @@ type Mirror struct {
 	OnTableError      OnTableError `yaml:"on_table_error" enum:"pause|fail" doc:"What happens when a table cannot go on: it alone pauses, or the run ends."`
 	MaxTableFailures  int          `yaml:"max_table_failures" min:"1" max:"1000" doc:"Failures in a row after which a table is paused."`
 	RetryPaused       Duration     `yaml:"retry_paused" doc:"Time after which a table that a fault paused is tried again; 0: only by hand."`
-	RetainedLog       RetainedLog  `yaml:"retained_log" later:"*" doc:"Limit for the log that the source keeps for the mirror."`
+	RetainedLog       RetainedLog  `yaml:"retained_log" doc:"Limit for the log that the source keeps for the mirror."`
 	MaxRowBytes       Size         `yaml:"max_row_bytes" min:"1KiB" max:"1GiB" later:"*" doc:"Largest row that is mirrored."`
 	Snapshot          Snapshot     `yaml:"snapshot" doc:"How tables are copied."`
 	Apply             Apply        `yaml:"apply" doc:"How changes are written."`
@@ -134,7 +134,7 @@ type Destination struct {
 // RetainedLog limits the log that the source keeps.
 type RetainedLog struct {
 	Max    Size   `yaml:"max" doc:"Bytes; 0: no limit."`
-	Action string `yaml:"action" enum:"warn|detach|drop_slot" doc:"What happens beyond the limit."`
+	Action string `yaml:"action" enum:"warn|detach|drop_slot" doc:"What happens beyond the limit: it is said; the table that holds the log back is given up and copied again; or the log is given up and every table copied again."`
 }
 
 // Snapshot is how tables are copied.

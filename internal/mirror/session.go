@@ -150,7 +150,7 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 	for _, r := range records {
 		saved[r.ID] = r
 	}
-	stateFloors, err := s.stateFloors(ctx)
+	stateFloors, err := readFloors(ctx, s.Store)
 	if err != nil {
 		return err
 	}
@@ -444,6 +444,7 @@ func (s *session) run(ctx context.Context) error {
 	read.Go(func() error { return s.discover(reading) })
 	read.Go(func() error { return s.watch(reading) })
 	read.Go(func() error { return s.reload(reading) })
+	read.Go(func() error { return s.guardLog(reading) })
 	read.Go(func() error { return s.keepFloor(reading) })
 	if s.spool != nil {
 		read.Go(func() error { return spoolError(s.spool.Run(reading)) })
@@ -482,7 +483,7 @@ func (s *session) faultOf(readErr, workErr error) error {
 			return err
 		}
 	}
-	asked := errors.Is(readErr, errFinished) || errors.Is(readErr, errRetry)
+	asked := errors.Is(readErr, errFinished) || errors.Is(readErr, errRetry) || errors.Is(readErr, errTooMuchLog)
 	switch {
 	case ended(workErr) != nil && asked:
 		return workErr

@@ -281,7 +281,7 @@ func (s *session) giveUpOne(ctx context.Context, t *table, full *lane.FullError)
 	}
 	switch {
 	case stuck != nil && stuckBytes >= slowBytes/4 && s.holdsBack(stuck, tables, stuckBytes):
-		return s.detach(ctx, stuck, full)
+		return s.detach(ctx, stuck, tooMuchWaits(stuckBytes, full))
 	case slow != nil && slowBytes/4 > stuckBytes && s.isHeldBackLong() && s.holdsBack(slow, tables, slowBytes/4):
 		s.doomed.Store(&doom{slow, tooMuchWaits(slowBytes, full)})
 	}
@@ -318,8 +318,7 @@ func (t *table) moves() bool {
 }
 
 // detach gives up the changes that wait for a table that is not being applied: it needs a new copy.
-func (s *session) detach(ctx context.Context, t *table, full *lane.FullError) (bool, error) {
-	why := tooMuchWaits(t.lane.SpoolBytes(), full)
+func (s *session) detach(ctx context.Context, t *table, why error) (bool, error) {
 	if !t.inPhase(Paused) {
 		return s.giveUpCopy(ctx, t, why)
 	}
