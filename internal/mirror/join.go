@@ -353,6 +353,7 @@ func (s *session) startApplying(ctx context.Context, t *table, at apply.Checkpoi
 		return err
 	}
 	t.mu.Lock()
+	t.overruns = 0
 	t.apply, t.goal, t.failures, t.rests, t.entry = applier, goal, 0, time.Time{}, at.String()
 	t.mu.Unlock()
 	t.setPhase(CatchingUp, "", "")

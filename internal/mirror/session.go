@@ -619,7 +619,11 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 	case s.spool == nil || !delivered:
 		t.lane.Hold(t.log.last.Load().UpTo)
 	}
-	t.pause(cause, s.Limits.RetryPaused)
+	retry := s.Limits.RetryPaused
+	if errors.Is(cause, errOutrun) {
+		retry = 0
+	}
+	t.pause(cause, retry)
 	s.observed.noteError(cause)
 	s.Log.Error("table is paused", "table", t.name().String(), "error", cause)
 	s.event(ctx, t.name(), "paused", cause.Error())
