@@ -529,7 +529,7 @@ func TestTableWhoseChangesOutgrowTheSpoolInTwoCopiesWaitsForAPersonWithTheArithm
 		}
 		w.eventually(func() error { return w.equal(b) })
 		resumed := w.ask(state.Resume, a) // it changes less now
-		time.Sleep(time.Minute)
+		time.Sleep(10 * time.Minute)
 		if c := w.outcome(resumed); c.Failed {
 			t.Error(c.Outcome)
 		}
