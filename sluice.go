@@ -116,6 +116,7 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 	settings := m.file.Mirror
 	limits := mirror.DefaultLimits()
 	limits.CopyWorkers, limits.ChunkRows = settings.Snapshot.Concurrency, settings.Snapshot.ChunkRows
+	limits.ViewAge = time.Duration(settings.Snapshot.MaxAge)
 	limits.Appliers = settings.Apply.Concurrency
 	limits.BatchRows, limits.BatchBytes = int(settings.Apply.BatchRows), int64(settings.Apply.BatchBytes)
 	limits.BatchAge = time.Duration(settings.Apply.BatchAge)
@@ -157,7 +158,7 @@ func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 		History:     history,
 		SoftDelete:  settings.DeletesOf(t.Name) == config.SoftDeletes && !keyless,
 		Existing:    existing[settings.ExistingOf(t.Name)],
-		Key:         own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Where: own.Where,
+		Key:         own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Filter: own.Filter, Where: own.Where,
 	}, true
 }
 

@@ -163,6 +163,7 @@ type tableStatusJSON struct {
 	PausedBy       string           `json:"paused_by"`
 	RetryAt        *time.Time       `json:"retry_at"`
 	RowsCopied     int64            `json:"rows_copied"`
+	RowsReread     int64            `json:"rows_reread"`
 	RowsEstimated  *int64           `json:"rows_estimated"`
 	ChangesApplied int64            `json:"changes_applied"`
 	LagSeconds     *float64         `json:"lag_seconds"`
@@ -183,7 +184,7 @@ func statusToJSON(s *mirror.Status) statusJSON {
 	for _, t := range s.Tables {
 		out.Tables = append(out.Tables, tableStatusJSON{
 			Table: t.Name.String(), Destination: t.Destination.String(), Phase: t.Phase, Since: known(t.Since, !t.Since.IsZero()),
-			Reason: t.Reason, Remedy: t.Remedy, PausedBy: t.PausedBy, RetryAt: known(t.RetryAt, !t.RetryAt.IsZero()), RowsCopied: t.RowsCopied,
+			Reason: t.Reason, Remedy: t.Remedy, PausedBy: t.PausedBy, RetryAt: known(t.RetryAt, !t.RetryAt.IsZero()), RowsCopied: t.RowsCopied, RowsReread: t.RowsReread,
 			RowsEstimated: known(t.RowsEstimated, t.RowsEstimated >= 0), ChangesApplied: t.ChangesApplied, LagSeconds: seconds(t.Lag),
 			LagBytes: known(t.LagBytes, t.LagBytes >= 0), LaneBytes: t.LaneBytes, Failures: t.Failures, LastError: t.LastError,
 			PolicyHits: map[string]int64{},

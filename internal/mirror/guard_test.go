@@ -52,21 +52,6 @@ func (w *world) guarded(action RetainedAction) (kept *atomic.Int64, dropped *ato
 	return kept, dropped
 }
 
-// events returns the text of the events of a kind.
-func (w *world) events(kind string) (texts []string) {
-	w.t.Helper()
-	all, err := w.store.Events(w.t.Context(), 1000)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	for _, e := range all {
-		if e.Kind == kind {
-			texts = append(texts, e.Text)
-		}
-	}
-	return texts
-}
-
 func TestTooMuchLogIsSaidOnceAndHarmsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

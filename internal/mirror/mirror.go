@@ -61,6 +61,7 @@ type Options struct {
 type Limits struct {
 	CopyWorkers   int           // chunks read at once, over all tables
 	ChunkRows     int64         // rows a chunk, about
+	ViewAge       time.Duration // of a snapshot, from which on no chunk is begun under it; 0: no limit
 	Appliers      int           // batches written at once
 	BatchRows     int           // row messages a batch, about
 	BatchBytes    int64         // bytes of frames a batch, about
@@ -86,7 +87,7 @@ type Limits struct {
 // DefaultLimits returns the limits of a mirror without settings.
 func DefaultLimits() Limits {
 	return Limits{
-		CopyWorkers: 4, ChunkRows: 100_000, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, BatchAge: time.Second,
+		CopyWorkers: 4, ChunkRows: 100_000, ViewAge: time.Hour, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, BatchAge: time.Second,
 		LaneBytes: 32 << 20, LaneMemory: 4 << 20, SpoolBytes: 10 << 30, SpoolFree: 1 << 30, SpoolSync: time.Second, DurableBytes: 1 << 30, DurableAge: 10 * time.Minute,
 		TableFailures: 3, RetryPaused: 5 * time.Minute, DiscoverEvery: 5 * time.Minute, FloorEvery: 5 * time.Second,
 		DrainFor: 30 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 30 * time.Second,
@@ -190,12 +191,13 @@ type runner struct {
 
 // totals counts what a run did for one table.
 type totals struct {
-	rowsCopied, changes       int64
-	bytesCopied, bytesApplied int64
+	rowsCopied, changes, reread int64 // rowsCopied: of the newest copy
+	bytesCopied, bytesApplied   int64
 
 	copied  int64 // rows of the newest copy, of an earlier run too
 	before  int64 // changes that earlier runs applied
-	resumed bool  // copied and before are those of earlier runs
+	readOld int64 // rows that earlier runs read again
+	resumed bool  // copied, before and readOld are those of earlier runs
 }
 
 func (m *runner) outcome() *Summary {
