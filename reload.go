@@ -14,7 +14,8 @@ import (
 // taken are the settings that a running mirror takes from its config file when that is read again: those of which
 // Mirror.selector makes a selection.
 var taken = []string{
-	"mirror.tables.include", "mirror.tables.exclude", "mirror.destination", "mirror.mode", "mirror.without_primary_key", "mirror.per_table",
+	"mirror.tables.include", "mirror.tables.exclude", "mirror.destination", "mirror.mode", "mirror.without_primary_key", "mirror.on_bad_row",
+	"mirror.per_table",
 }
 
 // reloader reads the config file again while the mirror runs.
