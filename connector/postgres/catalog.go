@@ -154,13 +154,16 @@ func (s *Source) readCatalog(ctx context.Context, only uint32) ([]*catalogTable,
 			}
 		}
 		tables = r.tables
+		for _, t := range tables {
+			t.judge()
+		}
+		if s.given {
+			return s.refuseUncovered(ctx, tx, tables)
+		}
 		return nil
 	})
 	if err != nil {
 		return nil, wrapError(err, sourceSystem, "read the catalog", schema.Name{})
-	}
-	for _, t := range tables {
-		t.judge()
 	}
 	return tables, nil
 }

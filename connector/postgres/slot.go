@@ -46,12 +46,27 @@ func (s *slot) dropStatement() string {
 	return "SELECT pg_drop_replication_slot(" + strings.TrimSpace(quoteLiteral(s.name)) + ")"
 }
 
+// slotName is what our slot is called. The mark on a publication of ours tells whose the slot is; where the publication was
+// given, the slot's own name must.
 func (s *Source) slotName() string {
+	if s.given {
+		return s.markedSlotName()
+	}
+	return s.baseSlotName()
+}
+
+func (s *Source) baseSlotName() string {
 	if s.config.Slot != "" {
 		return s.config.Slot
 	}
 	return objectName(s.env.Mirror)
 }
+
+// markedSlotName ends with a hash of the mirror's id.
+func (s *Source) markedSlotName() string { return fitName(s.baseSlotName(), s.env.ID, true) }
+
+// ownsSlot reports whether a slot of our name, if there is one, is ours.
+func (s *Source) ownsSlot(ps publications) bool { return s.given || ps.anyOurs() }
 
 func (s *Source) application() string { return "sluice " + s.env.Mirror }
 

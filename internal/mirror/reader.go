@@ -2,8 +2,10 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -274,9 +276,14 @@ func (s *session) noticed(u *connector.Unselected) {
 	case t != nil && !t.inPhase(Refused):
 		return
 	}
+	s.lookAround()
+}
+
+// lookAround makes a round of discovery due.
+func (s *session) lookAround() {
 	select {
 	case s.look <- struct{}{}:
-	default: // it is to be looked at already
+	default: // it is due already
 	}
 }
 
@@ -305,7 +312,7 @@ func (s *session) discoverOnce(ctx context.Context) (settled bool, err error) {
 	for _, f := range found {
 		present[f.ID] = f
 		t := s.table(f.ID)
-		if t == nil && s.FollowNew || t != nil && t.inPhase(Refused) {
+		if t == nil && s.FollowNew || t != nil && t.inPhase(Refused, Dropped) { // Dropped, and still there: it was refused
 			newcomers = append(newcomers, f)
 		}
 	}
@@ -320,6 +327,9 @@ func (s *session) discoverOnce(ctx context.Context) (settled bool, err error) {
 // recheck compares a table with what discovery found of it now; nil: it is gone. What changed goes through the lane, so
 // that it is acted on behind the changes that came before it.
 func (s *session) recheck(ctx context.Context, t *table, now *schema.Table) error {
+	if now != nil && now.Refused != "" {
+		return s.lostToRefusal(ctx, t, now)
+	}
 	if now != nil && t.changedWhilePaused(now) {
 		s.Log.Info("table has changed, trying again", "table", now.Name.String())
 	}
@@ -329,18 +339,47 @@ func (s *session) recheck(ctx context.Context, t *table, now *schema.Table) erro
 	t.mu.Lock()
 	was, mirrored, settings := t.planned.table, t.planned.target.Table, t.planned.settings
 	t.mu.Unlock()
-	switch {
-	case now == nil:
+	if now == nil {
 		gone := *was
 		gone.Refused = "it was dropped at the source"
 		now = &gone
-	case now.Refused == "":
+	} else {
 		chosen, why := choose(now, settings)
 		if now.Version <= was.Version || why == "" && fingerprintOf(chosen.table) == fingerprintOf(mirrored) {
 			return nil
 		}
 	}
 	return t.log.append(ctx, t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
+}
+
+// lostToRefusal makes a table that cannot be mirrored any more need a new copy, whenever it can be again: changes of it
+// may be missing from the log.
+func (s *session) lostToRefusal(ctx context.Context, t *table, now *schema.Table) error {
+	switch {
+	case t.inPhase(CatchingUp, Streaming):
+		return t.log.append(ctx, t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
+	case t.outrun(): // the copy under way fails when it looks
+		t.log.forget(t)
+	case t.inPlace() != nil && t.seize():
+		return s.giveBack(t, s.refusePaused(ctx, t, now))
+	}
+	return nil
+}
+
+// refusePaused is for a paused table that nobody works on.
+func (s *session) refusePaused(ctx context.Context, t *table, now *schema.Table) error {
+	if err := s.retireEntry(ctx, t); err != nil {
+		return err
+	}
+	t.log.forget(t)
+	why, remedy, _ := strings.Cut(now.Refused, "; ")
+	t.pause(&connector.Error{
+		Kind: connector.TableFault, System: "mirror", Op: "keep changes of a paused table", Table: now.Name, Err: errors.New(why), Hint: remedy,
+	}, s.Limits.RetryPaused)
+	s.Log.Warn("table needs a new copy", "table", now.Name.String(), "reason", now.Refused)
+	s.event(ctx, now.Name, "copy_again", now.Refused)
+	s.saveRecords(ctx, t)
+	return nil
 }
 
 // welcome takes in tables that were found since the session began, and refused ones that have become fit. One whose
