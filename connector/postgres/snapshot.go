@@ -192,6 +192,14 @@ func (n *snapshot) open(ctx context.Context) error {
 // Token returns what Contains needs.
 func (n *snapshot) Token() string { return n.token }
 
+// Layout names columns and files. Ranges of pages mean nothing under another snapshot, because rows move.
+func (n *snapshot) Layout() string {
+	if len(n.table.Key) == 0 || !n.comparable() {
+		return ""
+	}
+	return n.layoutHash()
+}
+
 // Close lets the view go.
 func (n *snapshot) Close() error {
 	n.release()
@@ -346,8 +354,13 @@ func (n *snapshot) prove(ctx context.Context, conn *pgxpool.Conn, leaf layoutLea
 	return nil
 }
 
-// copySQL selects the columns that are sent, each in its wire form, from the leaf alone.
+// copySQL selects a chunk's rows, from its leaf alone.
 func (n *snapshot) copySQL(c chunkSpec) string {
+	return n.selectSQL("ONLY "+quoteName(c.leaf.name), c.where(n.table))
+}
+
+// selectSQL selects the columns that are sent, each in its wire form.
+func (n *snapshot) selectSQL(from, where string) string {
 	var b strings.Builder
 	b.WriteString("COPY (SELECT ")
 	comma := ""
@@ -363,8 +376,8 @@ func (n *snapshot) copySQL(c chunkSpec) string {
 			b.WriteString(quoteIdent(col.Name))
 		}
 	}
-	b.WriteString(" FROM ONLY " + quoteName(c.leaf.name))
-	if where := c.where(n.table); where != "" {
+	b.WriteString(" FROM " + from)
+	if where != "" {
 		b.WriteString(" WHERE " + where)
 	}
 	b.WriteString(") TO STDOUT (FORMAT binary)")
@@ -385,6 +398,8 @@ type copyReader struct {
 	decoder *copyDecoder
 	running bool // the server is sending
 	whole   bool // all rows were received
+
+	undivided bool // the first Next returns all rows
 }
 
 func (r *copyReader) start(sql string) error {
@@ -436,7 +451,7 @@ func (r *copyReader) receive() error {
 			if err := r.decoder.decode(m.Data); err != nil {
 				return decodeError(r.table, op, "", err)
 			}
-			if r.decoder.count >= copyRowsMax || r.decoder.bytes >= copyBytesMax {
+			if !r.undivided && (r.decoder.count >= copyRowsMax || r.decoder.bytes >= copyBytesMax) {
 				return nil
 			}
 		case *pgproto3.ErrorResponse:

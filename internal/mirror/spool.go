@@ -281,7 +281,7 @@ func (s *session) giveUpOne(ctx context.Context, t *table, full *lane.FullError)
 	}
 	switch {
 	case stuck != nil && stuckBytes >= slowBytes/4 && s.holdsBack(stuck, tables, stuckBytes):
-		return s.detach(ctx, stuck, full)
+		return s.detach(ctx, stuck, tooMuchWaits(stuckBytes, full))
 	case slow != nil && slowBytes/4 > stuckBytes && s.isHeldBackLong() && s.holdsBack(slow, tables, slowBytes/4):
 		s.doomed.Store(&doom{slow, tooMuchWaits(slowBytes, full)})
 	}
@@ -318,15 +318,9 @@ func (t *table) moves() bool {
 }
 
 // detach gives up the changes that wait for a table that is not being applied: it needs a new copy.
-func (s *session) detach(ctx context.Context, t *table, full *lane.FullError) (bool, error) {
-	why := tooMuchWaits(t.lane.SpoolBytes(), full)
-	if t.outrun() { // the copy under way fails when it looks, and is made again or pauses the table
-		t.log.forget(t)
-		s.Log.Warn("table is given up for the others", "table", t.name().String(), "reason", why)
-		return true, nil
-	}
-	if t.forgetWaiting() {
-		return true, nil
+func (s *session) detach(ctx context.Context, t *table, why error) (bool, error) {
+	if !t.inPhase(Paused) {
+		return s.giveUpCopy(ctx, t, why)
 	}
 	if !t.seize() {
 		return false, nil
@@ -352,6 +346,29 @@ func (s *session) giveUp(ctx context.Context, t *table, why error) error {
 	return nil
 }
 
+// giveUpCopy gives up the changes of a table that is being copied, or waits for that. A copy under way fails when it looks,
+// and is made anew or pauses the table.
+func (s *session) giveUpCopy(ctx context.Context, t *table, why error) (bool, error) {
+	if !t.opening.TryAcquire(1) {
+		return false, nil
+	}
+	defer t.opening.Release(1)
+	running := t.outrun()
+	if !running && !t.inPhase(Pending) {
+		return false, nil
+	}
+	if err := s.abandon(ctx, t); err != nil {
+		return false, err
+	}
+	if !running {
+		t.lane.Reset() // it needs nothing from before its copy
+		return true, nil
+	}
+	t.log.forget(t)
+	s.Log.Warn("table is given up for the others", "table", t.name().String(), "reason", why)
+	return true, nil
+}
+
 // retireEntry makes it durable that a table cannot go on from its entry.
 func (s *session) retireEntry(ctx context.Context, t *table) error {
 	t.mu.Lock()
@@ -369,18 +386,6 @@ func (s *session) retireEntry(ctx context.Context, t *table) error {
 	t.stands = nil
 	t.mu.Unlock()
 	return nil
-}
-
-// forgetWaiting empties the lane of a table that waits for its copy: it needs nothing from before that. It returns false
-// for one that does not.
-func (t *table) forgetWaiting() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.phase != Pending {
-		return false
-	}
-	t.lane.Reset()
-	return true
 }
 
 // outrun marks a table being copied whose changes could not be kept. It returns false for one that is not being copied.
