@@ -27,6 +27,11 @@ type (
 	Scanner interface {
 		Scan(ctx context.Context, t *schema.Table, after, upTo arrow.RecordBatch) (RowReader, error)
 	}
+	// Noter is a Source that tells, for people, what it would use or make at the system beside the tables, where the settings
+	// leave that open. It writes nothing.
+	Noter interface {
+		Notes(ctx context.Context) ([]string, error)
+	}
 	// Retainer is a Source that knows what makes the server keep log for us, and how much. It writes nothing.
 	Retainer interface {
 		Retained(ctx context.Context, log string) (Retained, error)

@@ -133,12 +133,12 @@ func (c *sourceCheck) idUnknown(p *publication) bool {
 }
 
 func (c *sourceCheck) checkPublications(context.Context) error {
-	if c.source.given && c.pubs.foreign() == nil {
-		c.checkGiven(&c.pubs[0])
+	if c.source.given && !c.pubs[0].exists {
+		c.fault(nil, c.source.goneHint(), "%s", c.source.goneText())
 		return nil
 	}
-	if name := c.source.config.Publication; name != "" && !c.pubs[0].exists && !c.pubs.anyOurs() {
-		c.note(nil, "", "publication %q does not exist: a run makes it, as this mirror's own; one that is to be used as it is must be made before", name)
+	for _, note := range c.source.notesOn(c.pubs) {
+		c.note(nil, "", "%s", note)
 	}
 	for i := range c.pubs {
 		p := &c.pubs[i]
@@ -146,6 +146,7 @@ func (c *sourceCheck) checkPublications(context.Context) error {
 		switch {
 		case c.idUnknown(p):
 			c.note(nil, drop, "publication %q is there already, made by a mirror: if this mirror's state was lost, the sink may know the mirror's id, and a run takes it up", p.name)
+		case p.given:
 		case p.exists && !p.ours:
 			c.fault(nil, drop, "publication %q exists and was not made by this mirror", p.name)
 		case p.exists && !p.intact(i):
@@ -157,15 +158,6 @@ func (c *sourceCheck) checkPublications(context.Context) error {
 		}
 	}
 	return nil
-}
-
-// checkGiven looks at a publication that somebody else has made. What tables lack in it refuses them, each by itself.
-func (c *sourceCheck) checkGiven(p *publication) {
-	if !p.exists {
-		c.fault(nil, c.source.goneHint(), "%s", c.source.goneText())
-		return
-	}
-	c.note(nil, "", "publication %q was made by somebody else: it is used as it is, never altered and never dropped", p.name)
 }
 
 func (c *sourceCheck) checkSlot(ctx context.Context) error {

@@ -34,6 +34,26 @@ func (s *Source) findGiven(ctx context.Context) (bool, error) {
 	return !marked && (exists || slot && s.env.ID != ""), nil
 }
 
+var _ connector.Noter = (*Source)(nil)
+
+// Notes tells whether the publication that the settings name is used as it is, or made; see connector.Noter.
+func (s *Source) Notes(ctx context.Context) ([]string, error) {
+	ps, err := s.findPublications(ctx)
+	return s.notesOn(ps), err
+}
+
+func (s *Source) notesOn(ps publications) []string {
+	name := s.config.Publication
+	switch {
+	case name == "" || len(ps) == 0:
+	case ps[0].given:
+		return []string{fmt.Sprintf("publication %q was made by somebody else: it is used as it is, never altered and never dropped", name)}
+	case !ps[0].exists && !s.given && !ps.anyOurs():
+		return []string{fmt.Sprintf("publication %q does not exist: a run makes it, as this mirror's own; one that is to be used as it is must be made before", name)}
+	}
+	return nil
+}
+
 // givenGone refuses to begin without the publication that was given.
 func (s *Source) givenGone() error {
 	return &connector.Error{
