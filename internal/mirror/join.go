@@ -386,6 +386,7 @@ func (s *session) startApplying(ctx context.Context, t *table, at apply.Checkpoi
 		return err
 	}
 	t.mu.Lock()
+	t.overruns = 0
 	t.apply, t.goal, t.failures, t.rests, t.entry, t.overlap = applier, goal, 0, time.Time{}, at.String(), at.Converged()
 	t.mu.Unlock()
 	t.setPhase(CatchingUp, "", "")

@@ -122,6 +122,9 @@ func (s *session) changeSettings(ctx context.Context, t *table, p *planned) erro
 	case p.target == nil:
 		return s.pauseForSettings(ctx, t, "config_changed: "+p.refused)
 	case at == nil:
+		if err := s.abandon(ctx, t); err != nil { // a copy under the former settings
+			return err
+		}
 		t.mu.Lock()
 		t.planned, t.differs = *p, ""
 		byConfig := t.phase == Paused && t.pausedBy == byConfig

@@ -653,7 +653,7 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 		return err
 	}
 	retry := s.Limits.RetryPaused
-	if errors.Is(cause, errAged) {
+	if errors.Is(cause, errAged) || errors.Is(cause, errOutrun) {
 		retry = 0 // it would come to the same
 	}
 	t.pause(cause, retry)

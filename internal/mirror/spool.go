@@ -395,9 +395,33 @@ func (t *table) outrun() bool {
 	if t.phase != Copying || t.landing {
 		return false
 	}
-	t.overrun = true
+	if !t.overrun {
+		t.overrun = true
+		t.overruns++
+		t.outran = t.pressure(t.lane.SpoolBytes(), time.Since(t.since))
+	}
 	return true
 }
+
+// pressure says how fast changes came during a copy, and what room a whole copy would take at that rate. The caller holds
+// t.mu.
+func (t *table) pressure(bytes int64, after time.Duration) string {
+	text := fmt.Sprintf("%d bytes of changes came in %v of its copy", bytes, after.Round(time.Second))
+	if seconds := int64(after / time.Second); seconds > 0 {
+		text += fmt.Sprintf(", %d a second", bytes/seconds)
+	}
+	if rows, copied := t.planned.table.Rows, t.total.copied; copied > 0 && rows > copied {
+		text += fmt.Sprintf("; %d of about %d rows were copied by then, so that the spool needs room for about %.0f bytes",
+			copied, rows, float64(bytes)*float64(rows)/float64(copied))
+	}
+	return text
+}
+
+// outrunLimit is after how many copies in a row whose changes could not be kept a table waits for a person.
+const outrunLimit = 2
+
+// errOutrun says that one more copy of a table would come to the same end.
+var errOutrun = errors.New("its changes outgrow the spool while it is copied")
 
 // seize takes a paused table from everybody else. giveBack ends that.
 func (t *table) seize() bool {
@@ -420,10 +444,15 @@ func (t *table) land() error {
 	if t.landing = !t.overrun; t.landing {
 		return nil
 	}
-	return &connector.Error{
+	e := &connector.Error{
 		Kind: connector.TableFault, System: "spool", Op: "keep the changes that came during the copy", Table: t.planned.table.Name,
-		Err: errors.New("the spool is full"), Hint: "raise spool.max, or copy the table when it changes less",
+		Err: fmt.Errorf("the spool is full: %s", t.outran), Hint: "raise spool.max, or copy the table when it changes less",
 	}
+	if t.overruns >= outrunLimit {
+		e.Kind, e.Err = connector.Setup, fmt.Errorf("%w, %d times now: %s", errOutrun, t.overruns, t.outran)
+		t.overruns = 0 // for who resumes it
+	}
+	return e
 }
 
 // readLost reacts to a lane that cannot be read back: its table is copied anew.

@@ -67,6 +67,8 @@ type table struct {
 	stopCopy   func()              // ends the copy under way
 	wanted     bool                // a person resumed it, for which the log must be read again
 	overrun    bool                // its changes since the copy began could not be kept
+	overruns   int                 // copies in a row of which that is so
+	outran     string              // how fast they came in the last one
 	landing    bool                // its copy is complete
 	meeting    bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
 	queued     bool                // in the appliers' queue, or with an applier
