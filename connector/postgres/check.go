@@ -161,6 +161,16 @@ func (c *sourceCheck) checkPublications(context.Context) error {
 }
 
 func (c *sourceCheck) checkSlot(ctx context.Context) error {
+	if c.source.given {
+		former, err := c.source.readSlotNamed(ctx, c.source.baseSlotName())
+		if err != nil {
+			return err
+		}
+		if former != nil {
+			c.note(nil, "if the mirror used it before its publication was given: "+former.dropStatement(),
+				"replication slot %q exists and is not used by this mirror: where the publication is given, its slot has the mirror's id in its name", former.name)
+		}
+	}
 	s := c.slot
 	if s == nil {
 		if c.pubs.anyOurs() {

@@ -1,8 +1,13 @@
 package postgres
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/testdb"
@@ -279,6 +284,35 @@ func TestPublicationIsGivenOnlyIfItIsNamedAndBearsNoMirrorsMark(t *testing.T) {
 	_, err = f.open(f.url).Stream(t.Context(), "", nil)
 	expectKind(t, err, connector.Setup, "exists and was not made by this mirror")
 	f.exec("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database() AND NOT active")
+}
+
+func TestWriterFromBeforeATableWasPutIntoTheGivenPublicationIsWaitedFor(t *testing.T) {
+	f := newGivenFixture(t, "CREATE TABLE a (id int PRIMARY KEY); CREATE PUBLICATION theirs")
+	st := f.stream(nil)
+	conn, err := pgx.Connect(t.Context(), f.url)
+	must(t, err)
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	_, err = conn.Exec(t.Context(), "BEGIN; INSERT INTO a VALUES (1)")
+	must(t, err)
+	f.exec("ALTER PUBLICATION theirs ADD TABLE a")
+	f.add(st, "a")
+	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = f.source.Snapshot(short, f.table("a"))
+	expectKind(t, err, connector.Conflict, fmt.Sprintf("pid %d", conn.PgConn().PID()))
+	_, err = conn.Exec(t.Context(), "INSERT INTO a VALUES (2); COMMIT")
+	must(t, err)
+	snap, err := f.source.Snapshot(t.Context(), f.table("a"))
+	must(t, err)
+	must(t, snap.Close())
+}
+
+func TestCheckTellsOfTheSlotThatWasUsedBeforeThePublicationWasGiven(t *testing.T) {
+	f := newGivenFixture(t, "CREATE TABLE a (id int PRIMARY KEY); CREATE PUBLICATION theirs FOR TABLE a")
+	former := f.source.baseSlotName()
+	f.exec("SELECT pg_create_logical_replication_slot('" + former + "', 'pgoutput')")
+	wantTold(t, checkGiven(t, f), true, "was made by somebody else", `replication slot "`+former+`" exists and is not used by this mirror.*pg_drop_replication_slot\('`+former+`'\)`)
+	f.exec("SELECT pg_drop_replication_slot('" + former + "')")
 }
 
 func TestSlotOfAnotherMirrorIsNotTakenForOursWhereThePublicationIsGiven(t *testing.T) {

@@ -84,9 +84,14 @@ var invalidations = map[string]string{
 	"idle_timeout":           "it was not used for long (idle_replication_slot_timeout)",
 }
 
-// readSlot returns our slot's row, nil if there is none. The columns that not every version has are read through JSON.
+// readSlot returns our slot's row, nil if there is none.
 func (s *Source) readSlot(ctx context.Context) (*slot, error) {
-	r := slot{name: s.slotName()}
+	return s.readSlotNamed(ctx, s.slotName())
+}
+
+// readSlotNamed reads the columns that not every version has through JSON.
+func (s *Source) readSlotNamed(ctx context.Context, name string) (*slot, error) {
+	r := slot{name: name}
 	var confirmed string
 	err := s.pool.QueryRow(ctx, `
 		SELECT r.slot_type, coalesce(r.plugin, ''), coalesce(r.database, ''),
