@@ -315,6 +315,12 @@ func TestCheckTellsOfTheSlotThatWasUsedBeforeThePublicationWasGiven(t *testing.T
 	f.exec("SELECT pg_drop_replication_slot('" + former + "')")
 }
 
+func TestNameThatIsMistypedIsToldToARoleThatMayMakeNoPublication(t *testing.T) {
+	f := newGivenFixture(t, "CREATE TABLE a (id int PRIMARY KEY); CREATE PUBLICATION there FOR TABLE a")
+	_, err := f.source.Stream(t.Context(), "", nil)
+	expectKind(t, err, connector.Setup, `publication "theirs" does not exist`, "under another name")
+}
+
 func TestSlotOfAnotherMirrorIsNotTakenForOursWhereThePublicationIsGiven(t *testing.T) {
 	f := newGivenFixture(t, "CREATE TABLE a (id int PRIMARY KEY); CREATE PUBLICATION theirs FOR TABLE a")
 	f.stream(nil)

@@ -168,6 +168,9 @@ func (s *Source) createPublications(ctx context.Context) error {
 	err = wrapError(err, sourceSystem, "create the publications", schema.Name{})
 	if e, ok := errors.AsType[*connector.Error](err); ok && e.Kind == connector.Setup {
 		e.Hint = "GRANT CREATE ON DATABASE " + quoteIdent(s.server.database) + " TO " + quoteIdent(s.pool.Config().ConnConfig.User)
+		if name := s.config.Publication; name != "" {
+			e.Hint += fmt.Sprintf("; publication %q does not exist: if somebody else is to make it, or has made it under another name, set `publication` to that", name)
+		}
 	}
 	return err
 }

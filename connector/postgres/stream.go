@@ -126,7 +126,7 @@ func (s *Source) openStream(ctx context.Context, conn *pgconn.PgConn, from conne
 	if st.known, err = s.readMembership(ctx, s.pool, 0); err != nil {
 		return nil, wrapError(err, sourceSystem, "read the publications", schema.Name{})
 	}
-	if s.given {
+	if s.given { // what is not in it now has no changes in the log, whatever is done for it later
 		maps.DeleteFunc(st.known, func(_ uint32, m *membership) bool { return !m.in[0] })
 	}
 	if st.sender, err = startReplication(ctx, conn, s.slotName(), s.publicationNames()); err != nil {
