@@ -129,6 +129,10 @@ func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 	return mirror.Settings{
 		Destination: settings.DestinationOf(t.Name),
 		History:     settings.ModeOf(t.Name) == config.History || keyless,
+		SchemaChanges: map[config.SchemaChanges]mirror.SchemaPolicy{
+			config.FollowSchema: mirror.FollowSchema, config.PauseSchema: mirror.PauseSchema, config.IgnoreSchema: mirror.IgnoreSchema,
+		}[settings.SchemaChangesOf(t.Name)],
+		DropColumns: settings.DroppedColumns == config.DropColumns,
 	}, true
 }
 

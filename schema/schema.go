@@ -55,14 +55,14 @@ type (
 	Name struct{ Schema, Table string }
 )
 
-// Column is a column of one version of a table. Default and Generated are SQL of the source.
+// Column is a column of one version of a table. Generated is SQL of the source.
 type Column struct {
 	Number    int32 // the source's own (attnum): tells a rename from a drop and an add; 0 if it has none
 	Name      string
 	Type      Type
 	NotNull   bool
-	Default   string // a constant that fills the rows an ADD COLUMN did not write
-	Generated string // stored, and not in the log
+	Missing   *string // what rows hold that are older than the column, as its log would send it; nil: NULL, or there are none
+	Generated string  // stored, and not in the log
 }
 
 // Table is one version of a table. Versions come from the source alone and only grow.
@@ -75,6 +75,7 @@ type Table struct {
 	Key            []int  // indexes into Columns, in key order, all of them sent with every update and delete; empty: none
 	Keyless        string // where Key is empty: why, and the statement that would give one
 	Refused        string // why it cannot be mirrored and what to do; "" if it can
+	Layout         string // the source's own text of where the rows are stored, see connector.Rewriter
 	Rows, RowBytes int64  // estimates; -1 unknown
 }
 

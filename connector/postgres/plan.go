@@ -15,15 +15,7 @@ import (
 // Plan tells how want would be stored; see connector.Sink.
 func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Target, error) {
 	t := want
-	if t.Name.Schema == "" {
-		t.Name.Schema = "public"
-	}
-	if t.Columns == nil {
-		t.Columns = make([]int, len(t.Table.Columns))
-		for i := range t.Columns {
-			t.Columns[i] = i
-		}
-	}
+	fillDefaults(&t)
 	if err := checkTarget(&t); err != nil {
 		return nil, err
 	}
@@ -41,6 +33,19 @@ func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Targ
 		return &t, nil
 	}
 	return &t, s.checkAdoption(ctx, &t, found)
+}
+
+// fillDefaults sets what a wanted target may leave out: the schema, and the columns.
+func fillDefaults(t *connector.Target) {
+	if t.Name.Schema == "" {
+		t.Name.Schema = "public"
+	}
+	if t.Columns == nil {
+		t.Columns = make([]int, len(t.Table.Columns))
+		for i := range t.Columns {
+			t.Columns[i] = i
+		}
+	}
 }
 
 // checkTarget refuses what cannot be stored, whatever the database holds.

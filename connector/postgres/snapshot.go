@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -85,7 +84,7 @@ func (s *Source) Snapshot(ctx context.Context, t *schema.Table) (connector.Snaps
 		return nil, err
 	}
 	// The columns were described by name: it must be the table's own, before and now.
-	if now == nil || now.Refused != "" || now.Name != t.Name || before.columns[0].table != oid || !sameColumns(now.Table, t) {
+	if now == nil || now.Refused != "" || before.columns[0].table != oid || now.Describe() != t.Describe() {
 		return nil, viewLost(op, t.Name, "the table is no longer what it was")
 	}
 	now.Table = t
@@ -102,13 +101,6 @@ func (s *Source) Snapshot(ctx context.Context, t *schema.Table) (connector.Snaps
 		return nil, copyError(err, op, t.Name)
 	}
 	return snap, nil
-}
-
-// sameColumns compares what a copy depends on.
-func sameColumns(a, b *schema.Table) bool {
-	x, err1 := json.Marshal(a.Columns)
-	y, err2 := json.Marshal(b.Columns)
-	return err1 == nil && err2 == nil && string(x) == string(y) && slices.Equal(a.Key, b.Key)
 }
 
 func viewLost(op string, table schema.Name, why string) error {

@@ -29,12 +29,7 @@ func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Targ
 	if err := checkTarget(&t); err != nil {
 		return nil, err
 	}
-	for _, c := range t.Columns {
-		declared, misfit := sinkType(t.Table.Columns[c].Type)
-		t.SinkNames = append(t.SinkNames, t.Table.Columns[c].Name)
-		t.SinkTypes = append(t.SinkTypes, declared)
-		t.Misfits = append(t.Misfits, misfit)
-	}
+	nameColumns(&t)
 	var found destination
 	err := s.read(ctx, func(conn *sqlite.Conn) (err error) {
 		found, err = s.findDestination(conn, &t)
@@ -50,6 +45,17 @@ func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Targ
 		t.Copy = found.copy
 	}
 	return &t, s.reserve(&t, found.exists)
+}
+
+// nameColumns fills in how the columns are stored.
+func nameColumns(t *connector.Target) {
+	t.SinkNames, t.SinkTypes, t.Misfits = nil, nil, nil
+	for _, c := range t.Columns {
+		declared, misfit := sinkType(t.Table.Columns[c].Type)
+		t.SinkNames = append(t.SinkNames, t.Table.Columns[c].Name)
+		t.SinkTypes = append(t.SinkTypes, declared)
+		t.Misfits = append(t.Misfits, misfit)
+	}
 }
 
 func destinationOf(n schema.Name) schema.Name {

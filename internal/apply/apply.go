@@ -28,6 +28,8 @@ type Table struct {
 	alloc   memory.Allocator
 	skip    skipper
 	decoder connector.Decoder
+	reads   *schema.Table // the version that decoder reads
+	from    []int         // where that is not the target's: by column of the target's, the one of reads, -1 for NULL
 	at      Checkpoint
 }
 
@@ -38,7 +40,7 @@ func NewTable(target *connector.Target, at Checkpoint, floor connector.Positions
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{id: target.Table.ID, target: target, sink: sink, log: log, alloc: alloc, decoder: decoder, at: at}
+	t := &Table{id: target.Table.ID, target: target, sink: sink, log: log, alloc: alloc, decoder: decoder, reads: target.Table, at: at}
 	t.skip = skipper{log: log, at: &t.at}
 	if start, ok := floor[at.Part]; ok && at.Tag != 0 {
 		order, err := log.Compare(start, at.Position)
@@ -48,16 +50,6 @@ func NewTable(target *connector.Target, at Checkpoint, floor connector.Positions
 		t.skip.meet = order < 0
 	}
 	return t, nil
-}
-
-// Follow goes on under another version of the table, whose rows are stored in the same way.
-func (t *Table) Follow(target *connector.Target) error {
-	decoder, err := t.log.Decoder(target.Table)
-	if err != nil {
-		return err
-	}
-	t.target, t.decoder = target, decoder
-	return nil
 }
 
 // Has reports whether the destination accounts for what c, a commit of this table's log, did before its row message
@@ -82,7 +74,7 @@ func (t *Table) Checkpoint() Checkpoint { return t.at }
 
 // Apply makes a batch durable in the sink together with its checkpoint and returns the number of row messages that were
 // new. A batch of which the sink has everything writes nothing, so a checkpoint never moves back. After an error of Kind
-// Unavailable the batch may be in the sink: only a new Claim can tell.
+// Unavailable the batch may be in the sink: only a new Claim can tell. Changes of another version are a *VersionError.
 func (t *Table) Apply(ctx context.Context, batch []*connector.Frames) (int64, error) {
 	left, err := t.skip.merge(batch)
 	if err != nil {
@@ -91,7 +83,10 @@ func (t *Table) Apply(ctx context.Context, batch []*connector.Frames) (int64, er
 	if len(left.Commits) == 0 {
 		return 0, nil
 	}
-	rows, err := t.decoder.Decode(left)
+	if !t.understands(left.Table) {
+		return 0, &VersionError{Table: left.Table, Commit: left.Commits[0]}
+	}
+	rows, err := t.decode(left)
 	if err != nil {
 		return 0, t.fault("decode changes", left.Commits, err)
 	}
@@ -128,9 +123,19 @@ func (t *Table) Apply(ctx context.Context, batch []*connector.Frames) (int64, er
 	return n, nil
 }
 
+func (t *Table) decode(f *connector.Frames) (*connector.Rows, error) {
+	rows, err := t.decoder.Decode(f)
+	if err != nil || t.from == nil {
+		return rows, err
+	}
+	defer rows.Release()
+	return project(rows, t.target.Table, t.from, t.alloc), nil
+}
+
 // next is the checkpoint behind the run last. The snapshot's token goes when no change that it contains can follow.
 func (t *Table) next(last connector.Commit) (Checkpoint, error) {
 	next := t.at
+	next.Ignored = next.Ignored || t.from != nil
 	next.advance(last)
 	if next.Token == "" {
 		return next, nil

@@ -44,14 +44,12 @@ func (s *session) applyOne(ctx context.Context, t *table) error {
 		err = s.readLost(ctx, t, err)
 	case len(batch) == 0:
 	case batch[0].Change != nil:
-		if err = s.changed(ctx, t, batch[0]); err == nil {
+		if err = s.schemaChanged(ctx, t, batch[0].Change, batch[0].Old); err == nil {
 			t.lane.Done()
 			break
 		}
 		t.lane.Back()
 		err = s.tableFailed(ctx, t, err)
-	case batch[0].Old && !s.sameColumns(t, batch[0].Frames.Table):
-		err = s.copyAgain(ctx, t, "its columns changed while it was behind")
 	default:
 		err = s.applyBatch(ctx, t, batch)
 	}
@@ -87,6 +85,11 @@ func (s *session) applyBatch(ctx context.Context, t *table, batch []lane.Item) e
 		return nil
 	}
 	t.lane.Back()
+	if v, ok := errors.AsType[*apply.VersionError](err); ok {
+		if err = s.versionMet(ctx, t, v); err == nil {
+			return nil
+		}
+	}
 	return s.tableFailed(ctx, t, err)
 }
 
@@ -123,48 +126,6 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 		return s.pause(ctx, t, err)
 	}
 	s.Log.Warn("table failed, trying again", "table", t.name().String(), "in", wait, "error", err)
-	return nil
-}
-
-func (s *session) changed(ctx context.Context, t *table, it lane.Item) error {
-	if it.Old {
-		return s.oldChanged(ctx, t, it.Change)
-	}
-	return s.schemaChanged(ctx, t, it.Change)
-}
-
-// schemaChanged acts on a change of a table's schema, behind the last row of the old version.
-func (s *session) schemaChanged(ctx context.Context, t *table, change *connector.SchemaChange) error {
-	if change.Table.Refused != "" {
-		return s.tableGone(ctx, t, change.Table)
-	}
-	t.mu.Lock()
-	copied := t.planned.table
-	t.mu.Unlock()
-	if change.Table.Version <= copied.Version && !change.Rewrote {
-		return nil // the copy was taken under this version, or a later one
-	}
-	if change.Commit.Position != "" { // else discovery found it, now
-		if had, err := t.apply.Has(change.Commit); err != nil || had {
-			return err
-		}
-	}
-	if fingerprintOf(change.Table) == fingerprintOf(copied) && !change.Rewrote {
-		return s.followVersion(t, change.Table)
-	}
-	return s.copyAgain(ctx, t, "its columns changed")
-}
-
-// followVersion goes on under a version that stores the same (a column's default or NOT NULL).
-func (s *session) followVersion(t *table, to *schema.Table) error {
-	target := *t.planned.target
-	target.Table = to
-	if err := t.apply.Follow(&target); err != nil {
-		return err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.planned.table, t.planned.target = to, &target
 	return nil
 }
 
@@ -219,8 +180,8 @@ func (s *session) invalidate(ctx context.Context, t *table) error {
 	return nil
 }
 
-// replan reads a table's definition anew and plans it. It returns false if the table is gone, or is not to be mirrored
-// any more.
+// replan reads a table's definition anew and plans it. It returns false if the table is gone. If another name takes it away
+// from its destination, it is not mirrored under the old one any more, which is errRenamed.
 func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 	found, err := s.source.Tables(ctx)
 	if err != nil {
@@ -231,8 +192,14 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 			continue
 		}
 		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.sink, nil)
-		if err != nil || len(ps) == 0 {
+		if err != nil {
 			return false, err
+		}
+		if why := t.movesTo(f, ps); why != "" {
+			return false, errors.Join(errRenamed, s.renamedAway(ctx, t, f, why))
+		}
+		if len(ps) == 0 {
+			return false, nil
 		}
 		if owner := s.ownerOf(ps[0]); owner != nil {
 			ps[0].refuseFor(owner.name())

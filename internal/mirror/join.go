@@ -78,6 +78,8 @@ func (s *session) join(ctx context.Context, t *table) error {
 		}
 		there, err := s.replan(ctx, t)
 		switch {
+		case errors.Is(err, errRenamed):
+			return nil
 		case connector.KindOf(err) == connector.Setup:
 			return s.pause(ctx, t, err)
 		case err != nil:
@@ -125,7 +127,7 @@ func (s *session) copyTable(ctx context.Context, t *table) error {
 	}
 	at.Ready = true
 	entries := t.endChunks()
-	entries[apply.Key(t.id)] = at.String()
+	entries[apply.Key(t.id)], entries[versionKey(t.id)] = at.String(), t.planned.table.Describe()
 	if err := s.putInPlace(ctx, t, entries); err != nil {
 		return err
 	}

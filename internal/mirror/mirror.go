@@ -33,8 +33,10 @@ type Store interface {
 
 // Settings is how one table is mirrored.
 type Settings struct {
-	Destination schema.Name // Schema and Table empty: the sink's default
-	History     bool
+	Destination   schema.Name // Schema and Table empty: the sink's default
+	History       bool
+	SchemaChanges SchemaPolicy
+	DropColumns   bool // a column that the source dropped goes in the sink too
 }
 
 // Options is what a run needs.

@@ -56,13 +56,18 @@ func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.
 	if p.refused != "" {
 		return p, nil
 	}
-	target, err := sink.Plan(ctx, connector.Target{Table: t, Name: s.Destination, History: s.History})
+	target, err := sink.Plan(ctx, wanted(t, s))
 	if e, ok := errors.AsType[*connector.Error](err); ok && !concernsAll(err) && (e.Kind == connector.TableFault || e.Kind == connector.Setup) {
 		p.refused = e.Error()
 		return p, nil
 	}
 	p.target = target
 	return p, err
+}
+
+// wanted is what a sink is asked for.
+func wanted(t *schema.Table, s Settings) connector.Target {
+	return connector.Target{Table: t, Name: s.Destination, History: s.History}
 }
 
 // refusal returns why a table cannot be mirrored in this way into any sink, and what to do; "" if it can.
@@ -170,12 +175,8 @@ func settingsOf(t *connector.Target) string {
 	return fmt.Sprintf("destination %s, mode %s, key %q", t.Name, mode, t.Key)
 }
 
-// fingerprintOf identifies the columns of a version of a table: stored rows are good for it alone.
+// fingerprintOf identifies a version of a table: stored rows are good for it alone.
 func fingerprintOf(t *schema.Table) string {
-	h := sha256.New()
-	for _, c := range t.Columns {
-		fmt.Fprintf(h, "%d %q %q %q\n", c.Number, c.Name, c.Type.Native, c.Generated)
-	}
-	fmt.Fprintf(h, "%v\n", t.Key)
-	return hex.EncodeToString(h.Sum(nil)[:8])
+	h := sha256.Sum256([]byte(t.Describe()))
+	return hex.EncodeToString(h[:8])
 }

@@ -31,6 +31,7 @@ type session struct {
 	copies *semaphore.Weighted // chunk readers, over all tables
 	ready  *queue              // tables with changes to apply, the longest waiting first
 	joins  *queue              // tables to copy
+	look   chan struct{}       // a round of discovery is due
 
 	spool    *lane.Spool     // nil: lanes stay in memory
 	listed   []state.Segment // of the spool, as the state has them; keepFloor's own
@@ -49,7 +50,7 @@ type session struct {
 func (m *runner) open(ctx context.Context) (*session, error) {
 	s := &session{
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
-		ready: newQueue(), joins: newQueue(), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		ready: newQueue(), joins: newQueue(), look: make(chan struct{}, 1), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
 	}
 	if err := s.begin(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -196,6 +197,10 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 
 // placeTable puts one table where the evidence says.
 func (s *session) placeTable(ctx context.Context, t *table, entries map[string]string, saved state.Table) error {
+	present := t.planned
+	if err := s.restoreVersion(ctx, t, entries); err != nil {
+		return err
+	}
 	e, err := s.gather(t, entries, saved)
 	if err != nil {
 		return err
@@ -229,6 +234,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		t.saved, t.stands = saved.Checkpoint, e.entry
 		return s.keepChanges(ctx, t)
 	case recopy:
+		t.planned = present
 		if err := s.emptyLane(t); err != nil {
 			return err
 		}
@@ -251,7 +257,10 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		return err
 	}
 	t.setPhase(CatchingUp, "", "")
-	return s.goOn(ctx, t)
+	if err := s.goOn(ctx, t); err != nil || present.table == t.planned.table || !t.inPhase(CatchingUp) {
+		return err
+	}
+	return t.log.find(ctx, t.id, foundVersion{table: present.table, at: t.goal})
 }
 
 // keepChanges has the changes of a table put into its lane that is not to be applied now. Where that cannot be the log
@@ -291,7 +300,7 @@ func (s *session) goOn(ctx context.Context, t *table) error {
 func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {
 	e := evidence{
 		copy: t.planned.target.Copy, fresh: t.log.fresh, sinkBehind: t.log.sinkBehind,
-		settings: settingsOf(t.planned.target), fingerprint: fingerprintOf(t.planned.table),
+		settings: settingsOf(t.planned.target), fingerprint: fingerprintOf(t.planned.table), renamed: t.renamed,
 	}
 	var err error
 	if text := entries[apply.Key(t.id)]; text != "" {
@@ -540,7 +549,11 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 	case s.spool == nil || !delivered:
 		t.lane.Hold(t.log.last.Load().UpTo)
 	}
-	t.pause(cause, s.Limits.RetryPaused)
+	retry := s.Limits.RetryPaused
+	if errors.Is(cause, errSchemaPolicy) {
+		retry = 0
+	}
+	t.pause(cause, retry)
 	s.Log.Error("table is paused", "table", t.name().String(), "error", cause)
 	s.event(ctx, t.name(), "paused", cause.Error())
 	s.saveRecords(ctx, t)

@@ -41,6 +41,9 @@ type table struct {
 	since    time.Time
 	retryAt  time.Time           // for Paused by a fault
 	waiting  string              // for Copying: whom its snapshot waits for
+	ignored  *schema.Table       // the version whose changes are applied as if they were planned.table's
+	lost     string              // why changes of it are missing from the stream
+	renamed  bool                // its rows are stored under another name of it
 	copy     int                 // the newest copy begun
 	chunks   []string            // keys of the entries of the last copy's chunks that are in the sink
 	apply    *apply.Table        // from Ready on
