@@ -8,10 +8,10 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/sluicehq/sluice/internal/cli.version=$(VERSION)
 LINT := bin/tools/golangci-lint
 
-.PHONY: help setup build demo test check lint bench clean
+.PHONY: help setup build demo test test-versions check lint bench clean
 
 help: ## list these targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 setup: ## install what tests and checks need and this machine lacks
 	scripts/setup.sh
@@ -26,8 +26,12 @@ build: ## bin/sluice, one static binary
 demo: postgres build ## two throw-away databases, a shop that is written to, and its mirror: half a minute
 	go run ./test/demo
 
-test: setup check ## everything
+test: setup check ## everything, and what depends on the server once more on the newest PostgreSQL
 	go test -race -timeout 30m ./...
+	scripts/test-versions.sh newest
+
+test-versions: setup ## the PostgreSQL tests on every supported major, and from the oldest to the newest and back
+	scripts/test-versions.sh
 
 check: lint ## formatting, vet, lint, tests without a server, every fuzzer for 10 s
 	go test -race -short ./...

@@ -23,7 +23,7 @@ func (m *Mirror) Check(ctx context.Context, log *slog.Logger) (*mirror.Check, er
 	if err != nil {
 		return nil, err
 	}
-	return mirror.MakeCheck(ctx, m.sides(id, log), m.selects), nil
+	return mirror.MakeCheck(ctx, m.sides(id, log), m.selector()), nil
 }
 
 // Status returns how the mirror stands, running or not. It changes nothing.

@@ -55,7 +55,7 @@ func (m *Mirror) Plan(ctx context.Context, log *slog.Logger) (*mirror.Plan, erro
 		return nil, err
 	}
 	defer sink.Close()
-	return mirror.MakePlan(ctx, source, sink, m.selects)
+	return mirror.MakePlan(ctx, source, sink, m.selector())
 }
 
 // savedID returns the mirror's id, "" before its first run.
@@ -75,7 +75,13 @@ func (m *Mirror) savedID(ctx context.Context) (string, error) {
 type RunOptions struct {
 	Once bool // copy, catch up to the end of the log as it is then, and return; else follow until ctx ends
 	Log  *slog.Logger
+
+	Monitor *Monitor // shows how the run stands while it goes on; nil: nobody asks
 }
+
+// Monitor lets others see how a run stands while it goes on. The zero value is ready; it is given to one Run at a time, and
+// asked from any goroutine. The package metrics serves what it tells to Prometheus.
+type Monitor = mirror.Monitor
 
 // Run mirrors until ctx ends, which drains: what was read is applied and acknowledged. It makes the state's folder and
 // holds its lock; a second run on the same state is refused.
@@ -86,7 +92,7 @@ func (m *Mirror) Run(ctx context.Context, options RunOptions) (*mirror.Summary, 
 	}
 	defer store.Close()
 	o := m.options(store, options.Log)
-	o.Once = options.Once
+	o.Once, o.Monitor = options.Once, options.Monitor
 	summary, err := mirror.Run(ctx, o)
 	if summary != nil {
 		m.noteKept(summary)
@@ -101,6 +107,7 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 	limits.CopyWorkers, limits.ChunkRows = settings.Snapshot.Concurrency, settings.Snapshot.ChunkRows
 	limits.Appliers = settings.Apply.Concurrency
 	limits.BatchRows, limits.BatchBytes = int(settings.Apply.BatchRows), int64(settings.Apply.BatchBytes)
+	limits.BatchAge = time.Duration(settings.Apply.BatchAge)
 	limits.TableFailures = settings.MaxTableFailures
 	limits.RetryPaused = time.Duration(settings.RetryPaused)
 	limits.SpoolBytes, limits.SpoolTable = int64(settings.Spool.Max), int64(settings.Spool.TableMax)
@@ -111,12 +118,20 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 		Mirror: m.file.Name,
 		Source: func(ctx context.Context, id string) (connector.Source, error) { return m.openSource(ctx, id, log) },
 		Sink:   func(ctx context.Context, id string) (connector.Sink, error) { return m.openSink(ctx, id, log) },
-		Store:  store, Select: m.selects, Limits: limits, Spool: settings.Spool.Path,
+		Store:  store, Selector: m.selector(), Limits: limits, Spool: settings.Spool.Path,
 		FollowNew:   settings.Tables.NewTables == config.Follow,
 		ResyncOnGap: settings.OnGap == config.ResyncOnGap,
 		FailOnTable: settings.OnTableError == config.FailOnError,
 		Log:         log, Alloc: memory.DefaultAllocator,
 	}
+}
+
+var existing = map[config.Existing]connector.Existing{
+	config.RefuseExisting: connector.RefuseExisting, config.ReplaceExisting: connector.ReplaceExisting, config.MergeExisting: connector.MergeExisting,
+}
+
+var schemaPolicies = map[config.SchemaChanges]mirror.SchemaPolicy{
+	config.FollowSchema: mirror.FollowSchema, config.PauseSchema: mirror.PauseSchema, config.IgnoreSchema: mirror.IgnoreSchema,
 }
 
 // selects reports whether and how a table is mirrored.
@@ -126,14 +141,20 @@ func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 		return mirror.Settings{}, false
 	}
 	keyless := len(t.Key) == 0 && settings.WithoutPrimaryKey == config.HistoryKeyless
+	history := settings.ModeOf(t.Name) == config.History || keyless
+	own := settings.ForTable(t.Name)
 	return mirror.Settings{
-		Destination: settings.DestinationOf(t.Name),
-		History:     settings.ModeOf(t.Name) == config.History || keyless,
-		SchemaChanges: map[config.SchemaChanges]mirror.SchemaPolicy{
-			config.FollowSchema: mirror.FollowSchema, config.PauseSchema: mirror.PauseSchema, config.IgnoreSchema: mirror.IgnoreSchema,
-		}[settings.SchemaChangesOf(t.Name)],
-		DropColumns: settings.DroppedColumns == config.DropColumns,
+		Destination:   settings.DestinationOf(t.Name),
+		History:       history,
+		SoftDelete:    settings.DeletesOf(t.Name) == config.SoftDeletes && !keyless,
+		Existing:      existing[settings.ExistingOf(t.Name)],
+		SchemaChanges: schemaPolicies[settings.SchemaChangesOf(t.Name)], DropColumns: settings.DroppedColumns == config.DropColumns,
+		Key: own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Where: own.Where,
 	}, true
+}
+
+func (m *Mirror) selector() mirror.Selector {
+	return mirror.Selector{Select: m.selects, Unused: m.file.Mirror.Unused}
 }
 
 func (m *Mirror) openSource(ctx context.Context, id string, log *slog.Logger) (connector.Source, error) {

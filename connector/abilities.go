@@ -46,6 +46,16 @@ type (
 	Meter interface {
 		Measure(ctx context.Context, log string, from []Positions) (bytes []int64, clock time.Time, err error)
 	}
+	// Identifier is a Source or a Sink that names the database behind it: two names are equal where it is one and the same, so
+	// that no table is mirrored into itself. It writes nothing.
+	Identifier interface {
+		Identity(ctx context.Context) (string, error)
+	}
+	// EntryReader is a Sink that returns what it keeps for the mirror of its Env without a Claim; nil if that is nothing, or
+	// another mirror's. It writes nothing.
+	EntryReader interface {
+		Entries(ctx context.Context) (map[string]string, error)
+	}
 	// Remover is a Source or a Sink that drops what it has made for the mirror of its Env, and nothing else: a Source slot
 	// and publication, a Sink, once claimed, its accounts of the mirror and unfinished copies, never a destination. It may
 	// be repeated. What is not this mirror's is Kind Setup and stays.

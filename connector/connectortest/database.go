@@ -33,6 +33,9 @@ type Database struct {
 	// FromAck has a stream begin at the acknowledged position where it is asked for a later one, as that of PostgreSQL does.
 	FromAck bool
 
+	// PublishAll has the log keep the changes of tables too that no stream has added, as a publication of all tables does.
+	PublishAll bool
+
 	// OnWait, if set, is called by a Snapshot each time it finds transactions to wait for, in its goroutine, with no lock
 	// held: it may end them.
 	OnWait func(table schema.Name, holders []*Txn)
@@ -134,6 +137,8 @@ func (db *Database) CreateTable(spec TableSpec) *schema.Table {
 	}
 	if len(t.Key) == 0 {
 		t.Keyless = "it was declared without a key"
+	} else {
+		t.Unique = []schema.UniqueKey{{Columns: t.Key}}
 	}
 	db.tables = append(db.tables, &memoryTable{
 		current: t, toasted: spec.Toasted, full: spec.FullIdentity, rows: make(map[string]Row), locked: make(map[string]*Txn),

@@ -1,12 +1,14 @@
 package connectortest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/schema"
@@ -57,8 +59,8 @@ func (s *MemorySink) Traits() connector.Traits {
 // Plan stores each column under its own name.
 func (s *MemorySink) Plan(ctx context.Context, want connector.Target) (*connector.Target, error) {
 	return guard(ctx, s.faults, memorySink, CallPlan, func() (*connector.Target, error) {
-		if want.SoftDelete {
-			return nil, sinkError(connector.TableFault, "plan", want.Name, errors.New("soft deletes are not kept in memory"))
+		if c := want.Table.Column(connector.DeletedAt); c >= 0 && want.SoftDelete {
+			return nil, sinkError(connector.TableFault, "plan", want.Name, fmt.Errorf("the source has a column %s", connector.DeletedAt))
 		}
 		t := want
 		nameColumns(&t)
@@ -211,14 +213,22 @@ func (s *MemorySink) ready(t *connector.Target, entries map[string]string) error
 	if err != nil {
 		return sinkError(connector.Internal, "ready", t.Name, err)
 	}
-	rows := make(map[string]Row)
+	rows, deleted := make(map[string]Row), make(map[string]string)
+	if t.SoftDelete {
+		now := deletedText(time.Now())
+		for k, row := range stored.rows {
+			rows[k], deleted[k] = row, cmp.Or(stored.deleted[k], now)
+		}
+	}
 	if !t.History {
+		copied := make(map[string]bool)
 		for _, row := range stored.loading.rows {
 			k := storedKey(key, row)
-			if rows[k] != nil {
+			if copied[k] {
 				return sinkError(connector.Constraint, "ready", t.Name, errors.New("two rows of the copy have one key"))
 			}
-			rows[k] = row
+			rows[k], copied[k] = row, true
+			delete(deleted, k)
 		}
 	}
 	if err := s.compareEntries("ready", m, entries); err != nil {
@@ -229,11 +239,17 @@ func (s *MemorySink) ready(t *connector.Target, entries map[string]string) error
 			stored.history = append(stored.history, HistoryRow{Op: "copy", Row: row})
 		}
 	}
-	stored.rows, stored.key, stored.ready, stored.loading = rows, key, t.Copy, nil
+	stored.rows, stored.deleted, stored.key, stored.ready, stored.loading = rows, deleted, key, t.Copy, nil
 	stored.columns, stored.numbers = slices.Clone(t.SinkNames), numbersOf(t)
 	stored.changes++
 	setEntries(m, entries)
 	return nil
+}
+
+// deletedText is the time of a deletion as Rows of a store show it.
+func deletedText(at time.Time) string {
+	const year2000 = 946_684_800_000_000 // in microseconds of Unix time
+	return string(schema.AppendTimestampTZ(nil, at.UnixMicro()-year2000))
 }
 
 func numbersOf(t *connector.Target) []int32 {

@@ -92,7 +92,7 @@ func (db *Database) connect(s *MemorySource, from connector.Positions) (*memoryS
 	if r := db.slot.reader; r != nil {
 		r.dead = sourceError(connector.Unavailable, "next", schema.Name{}, errors.New("another connection took the slot"))
 	}
-	st := &memoryStream{source: s, db: db, from: start, cursor: start, selected: make(map[schema.ID]*schema.Table), wantProgress: true}
+	st := &memoryStream{source: s, db: db, from: start, cursor: start, selected: make(map[schema.ID]*schema.Table), told: make(map[schema.ID]bool), wantProgress: true}
 	db.slot.reader = st
 	db.announce()
 	return st, nil

@@ -18,6 +18,7 @@ type memoryStream struct {
 	read         int   // records of db.log that are not after cursor
 	started      bool  // Next was called
 	selected     map[schema.ID]*schema.Table
+	told         map[schema.ID]bool // an Unselected of it was queued
 	queue        []connector.Event
 	wantProgress bool
 	dead         error
@@ -169,6 +170,7 @@ func (b *runBuilder) transaction(r *logRecord) {
 	counts := make(map[schema.ID]int64)
 	for _, c := range r.changes {
 		id := c.table.ID
+		b.unselected(c.table)
 		if b.stream.selected[id] == nil || !b.stream.db.byID(id).isPublished(c.lsn) {
 			continue
 		}
@@ -192,6 +194,16 @@ func (b *runBuilder) transaction(r *logRecord) {
 	}
 }
 
+// unselected tells once of a table that was not added.
+func (b *runBuilder) unselected(t *schema.Table) {
+	st := b.stream
+	if !st.db.PublishAll || st.selected[t.ID] != nil || st.told[t.ID] {
+		return
+	}
+	st.told[t.ID] = true
+	st.queue = append(st.queue, &connector.Unselected{ID: t.ID, Name: t.Name})
+}
+
 func rowsIn(f *connector.Frames) int {
 	n := 0
 	for _, c := range f.Commits {
@@ -201,6 +213,7 @@ func rowsIn(f *connector.Frames) int {
 }
 
 func (b *runBuilder) schemaChange(r *logRecord) {
+	delete(b.stream.told, r.newVersion.ID)
 	known := b.stream.selected[r.newVersion.ID]
 	if known == nil || known.Version >= r.newVersion.Version {
 		return

@@ -61,6 +61,11 @@ func (s *memorySystem) AddColumn(table schema.Name, c schema.Column) error {
 	return err
 }
 
+func (s *memorySystem) PublishAll() (bool, error) {
+	s.db.PublishAll = true // nobody reads the stream at this moment
+	return true, nil
+}
+
 func (s *memorySystem) Exec(changes ...Change) error {
 	tx := s.db.Begin()
 	err := execIn(tx, changes)
@@ -182,6 +187,10 @@ func (s *memoryStore) choose(table schema.Name, columns []string, row Row) (Row,
 		chosen[i] = row[c]
 	}
 	return chosen, nil
+}
+
+func (s *memoryStore) SoftRows(table schema.Name, _ []string) ([]Row, error) {
+	return s.store.SoftRows(table), nil
 }
 
 func (s *memoryStore) LoseAnswer() { s.faults.LoseAnswer(CallCommit, 1, connector.Unavailable) }

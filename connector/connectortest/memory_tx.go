@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/schema"
 )
@@ -33,6 +36,7 @@ type liveCopy struct {
 	key      []int
 	width    int // columns stored, those that are not written any more included
 	rows     map[string]Row
+	deleted  map[string]string // by key, when a row that stays was deleted
 	appended []HistoryRow
 	history  []HistoryRow // as stored
 }
@@ -65,6 +69,12 @@ func (tx *memoryTx) Write(ctx context.Context, t *connector.Target, r *connector
 			return err
 		}
 		w := &writer{sink: tx.sink, target: t, rows: r, live: live}
+		if t.SoftDelete {
+			if w.deletions, err = r.DeletionTimes(memory.DefaultAllocator); err != nil {
+				return sinkError(connector.Internal, "write", t.Name, err)
+			}
+			defer w.deletions.Release()
+		}
 		switch {
 		case t.History:
 			return w.appendHistory()
@@ -88,7 +98,9 @@ func (tx *memoryTx) open(t *connector.Target) (*liveCopy, error) {
 	if stored.ready != t.Copy {
 		return nil, sinkError(connector.Internal, "write", t.Name, fmt.Errorf("into copy %d, but copy %d is the one that is ready", t.Copy, stored.ready))
 	}
-	live := &liveCopy{changes: stored.changes, key: stored.key, width: len(stored.columns), rows: maps.Clone(stored.rows), history: stored.history}
+	live := &liveCopy{
+		changes: stored.changes, key: stored.key, width: len(stored.columns), rows: maps.Clone(stored.rows), deleted: maps.Clone(stored.deleted), history: stored.history,
+	}
 	tx.live[t.Name] = live
 	return live, nil
 }
@@ -141,7 +153,7 @@ func (tx *memoryTx) apply() {
 	}
 	for name, live := range tx.live {
 		stored := tx.sink.store.tables[name]
-		stored.rows = live.rows
+		stored.rows, stored.deleted = live.rows, live.deleted
 		stored.history = append(stored.history, live.appended...)
 		stored.changes++
 	}
@@ -198,6 +210,26 @@ type writer struct {
 	target *connector.Target
 	rows   *connector.Rows
 	live   *liveCopy
+
+	deletions *array.Int64 // of a SoftDelete target
+}
+
+// remove deletes the row of a key, as row i says.
+func (w *writer) remove(k string, i int) {
+	if w.deletions == nil {
+		delete(w.live.rows, k)
+	} else if w.live.rows[k] != nil && w.live.deleted[k] == "" {
+		w.live.deleted[k] = string(schema.AppendTimestampTZ(nil, w.deletions.Value(i)))
+	}
+}
+
+// put stores the row of a key, as row i of the batch leaves it.
+func (w *writer) put(k string, row Row, i int) {
+	w.live.rows[k] = row
+	delete(w.live.deleted, k)
+	if w.deletions != nil && w.deletions.IsValid(i) {
+		w.remove(k, i)
+	}
 }
 
 // key returns the key text of row i.
@@ -214,6 +246,9 @@ func (w *writer) complete(i int) (Row, error) {
 		under = w.key(w.row(i - 1))
 	}
 	stored := w.live.rows[under]
+	if w.live.deleted[under] != "" {
+		stored = nil // its values are those of an earlier row
+	}
 	for c, v := range row {
 		if v != Unsent {
 			continue
@@ -248,8 +283,7 @@ func (w *writer) widen(row Row, i int) Row {
 // applySet applies Distinct rows: unsent values first, then deletes, then the new rows.
 func (w *writer) applySet() error {
 	seen := make(map[string]bool)
-	puts := make(map[string]Row)
-	var deletes []string
+	var removed, stored []func()
 	for i := range w.rows.Len() {
 		op := w.rows.Op(i)
 		row := w.row(i)
@@ -268,22 +302,22 @@ func (w *writer) applySet() error {
 		}
 		switch op {
 		case connector.Before:
-			deletes = append(deletes, k)
+			removed = append(removed, func() { w.remove(k, i) })
 		case connector.Delete:
 			seen[k] = true
-			deletes = append(deletes, k)
+			removed = append(removed, func() { w.remove(k, i) })
 		default:
 			if err := w.sink.refuse(w.target, row, i, false); err != nil {
 				return err
 			}
 			seen[k] = true
-			puts[k] = w.widen(row, i)
+			row = w.widen(row, i)
+			stored = append(stored, func() { w.put(k, row, i) })
 		}
 	}
-	for _, k := range deletes {
-		delete(w.live.rows, k)
+	for _, do := range append(removed, stored...) {
+		do()
 	}
-	maps.Copy(w.live.rows, puts)
 	return nil
 }
 
@@ -292,9 +326,11 @@ func (w *writer) applyRows() error {
 	for i := range w.rows.Len() {
 		switch op := w.rows.Op(i); op {
 		case connector.Truncate:
-			clear(w.live.rows)
+			for k := range w.live.rows {
+				w.remove(k, i)
+			}
 		case connector.Delete:
-			delete(w.live.rows, w.key(w.row(i)))
+			w.remove(w.key(w.row(i)), i)
 		case connector.Before: // its row goes with the update behind it, which may need it first
 		default:
 			row, err := w.complete(i)
@@ -306,9 +342,9 @@ func (w *writer) applyRows() error {
 			}
 			row = w.widen(row, i)
 			if i > 0 && w.rows.Op(i-1) == connector.Before {
-				delete(w.live.rows, w.key(w.row(i-1)))
+				w.remove(w.key(w.row(i-1)), i-1)
 			}
-			w.live.rows[w.key(row)] = row
+			w.put(w.key(row), row, i)
 		}
 	}
 	return nil

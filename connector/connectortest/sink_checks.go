@@ -12,7 +12,9 @@ import (
 	"github.com/sluicehq/sluice/schema"
 )
 
-var sinkChecks = []check[*sinkCheck]{
+var sinkChecks = slices.Concat(rowChecks, softChecks)
+
+var rowChecks = []check[*sinkCheck]{
 	{"copy_is_loaded_whole", checkLoad},
 	{"readers_see_nothing_before_ready", checkUnseen},
 	{"new_copy_takes_the_place_of_the_old_rows", checkNewCopy},

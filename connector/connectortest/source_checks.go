@@ -40,6 +40,7 @@ var sourceChecks = []check[*sourceCheck]{
 	{"snapshot_waits_for_writers", checkWait},
 	{"join_loses_and_doubles_nothing", checkJoin},
 	{"schema_change_stands_between_the_versions", checkSchemaChange},
+	{"changes_of_a_table_not_added_are_told", checkUnselected},
 }
 
 // sourceCheck is what the check of a source stands on.
@@ -223,6 +224,8 @@ type following struct {
 	seen     []delivered
 	frames   []*connector.Frames
 	changes  []*connector.SchemaChange
+
+	unselected []connector.Unselected
 }
 
 // delivered is one row that the stream delivered.
@@ -316,6 +319,8 @@ func (f *following) take(e connector.Event) {
 		}
 	case *connector.SchemaChange:
 		f.changes = append(f.changes, e)
+	case *connector.Unselected:
+		f.unselected = append(f.unselected, *e)
 	case *connector.Frames:
 		f.frames = append(f.frames, &connector.Frames{Table: e.Table, Data: bytes.Clone(e.Data), Commits: slices.Clone(e.Commits)})
 		f.decode(e)
@@ -1066,5 +1071,37 @@ func checkSchemaChange(c *sourceCheck) {
 	}
 	if _, err := c.src.Snapshot(c.ctx, t); connector.KindOf(err) != connector.ViewLost {
 		c.Errorf("a snapshot of the old version: %v, want the view lost", err)
+	}
+}
+
+func checkUnselected(c *sourceCheck) {
+	publisher, ok := c.sys.(Publisher)
+	if !ok {
+		c.Skip("the log has changes of added tables alone")
+	}
+	items := c.create("items")
+	f := c.stream(nil, items)
+	able, err := publisher.PublishAll()
+	c.ok(err, "publish all tables")
+	if !able {
+		c.Skip("the server cannot publish tables that come later")
+	}
+	later := c.create("later")
+	c.fill(later, 1, 2)
+	c.fill(later, 3, 2)
+	c.fill(items, 1, 1)
+	f.toHead()
+	want := []connector.Unselected{{ID: later.ID, Name: later.Name}}
+	if !slices.Equal(f.unselected, want) {
+		c.Fatalf("the stream tells of the tables not added %v, want %v", f.unselected, want)
+	}
+	f.wants(items, "insert 1")
+	f.wants(later)
+	f.add(later)
+	c.fill(later, 5, 1)
+	f.toHead()
+	f.wants(later, "insert 5")
+	if !slices.Equal(f.unselected, want) {
+		c.Errorf("the stream goes on to tell of a table that was added: %v", f.unselected)
 	}
 }

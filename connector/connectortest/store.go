@@ -1,6 +1,7 @@
 package connectortest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,6 +34,7 @@ type storedTable struct {
 	key     []int   // indexes into columns
 	ready   int     // the copy that readers see; 0: none, and no readers
 	rows    map[string]Row
+	deleted map[string]string // by key, when a row that stays was deleted
 	history []HistoryRow
 	changes int      // commits that wrote it, to find writers that did not know of each other
 	loading *copying // nil: no copy is under way
@@ -69,7 +71,7 @@ func (st *Store) Clone() *Store {
 	}
 	for name, t := range st.tables {
 		stored := *t
-		stored.rows, stored.history, stored.loading = maps.Clone(t.rows), slices.Clone(t.history), nil
+		stored.rows, stored.deleted, stored.history, stored.loading = maps.Clone(t.rows), maps.Clone(t.deleted), slices.Clone(t.history), nil
 		c.tables[name] = &stored
 	}
 	return c
@@ -86,6 +88,22 @@ func (st *Store) Rows(name schema.Name) []Row {
 	rows := make([]Row, 0, len(t.rows))
 	for _, k := range slices.Sorted(maps.Keys(t.rows)) {
 		rows = append(rows, t.rows[k])
+	}
+	return rows
+}
+
+// SoftRows returns the rows of a destination with soft deletes, ordered by key text, each with the time of its deletion, or
+// Null, behind its values; nil where there is none to read.
+func (st *Store) SoftRows(name schema.Name) []Row {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	t := st.tables[name]
+	if t == nil || t.ready == 0 {
+		return nil
+	}
+	rows := make([]Row, 0, len(t.rows))
+	for _, k := range slices.Sorted(maps.Keys(t.rows)) {
+		rows = append(rows, append(slices.Clone(t.rows[k]), cmp.Or(t.deleted[k], Null)))
 	}
 	return rows
 }

@@ -62,7 +62,7 @@ type (
 	SinkHarness = Harness[SinkSystem]
 )
 
-// SourceSystem is a source's server with one database. Where it implements [Holder], [Alterer] or [Stranger], checks use
+// SourceSystem is a source's server with one database. Where it implements [Holder], [Alterer], [Publisher] or [Stranger], checks use
 // that; what it does not implement is skipped by name.
 type SourceSystem interface {
 	// Open returns the source as a process just started opens it: with the same slot, and rows from alloc.
@@ -87,14 +87,21 @@ type Alterer interface {
 	AddColumn(table schema.Name, c schema.Column) error
 }
 
+// Publisher is a SourceSystem whose log can have changes of tables that were not added to the stream.
+type Publisher interface {
+	// PublishAll puts the changes of all tables into the log of the open stream, those of later tables too. It returns
+	// false if this server cannot.
+	PublishAll() (able bool, err error)
+}
+
 // Stranger is a SourceSystem whose positions name their server.
 type Stranger interface {
 	// StrangePosition returns a position of another server.
 	StrangePosition() connector.Position
 }
 
-// SinkSystem is a sink's server. Where it implements [HistoryReader], [AnswerLoser] or [ForeignMaker], checks use
-// that; what it does not implement is skipped by name.
+// SinkSystem is a sink's server. Where it implements [HistoryReader], [SoftReader], [AnswerLoser] or [ForeignMaker], checks
+// use that; what it does not implement is skipped by name.
 type SinkSystem interface {
 	// Open returns the sink as a process just started opens it.
 	Open(ctx context.Context, alloc memory.Allocator) (connector.Sink, error)
@@ -107,6 +114,13 @@ type HistoryReader interface {
 	// History returns the rows of a history destination in the order of position and seq, those of a copy first; a
 	// row's Time may be left out.
 	History(table schema.Name, columns []string) ([]HistoryRow, error)
+}
+
+// SoftReader is a SinkSystem that keeps deleted rows.
+type SoftReader interface {
+	// SoftRows returns the rows of a destination with soft deletes, each with one value more: when it was deleted, in the form
+	// of [schema.AppendTimestampTZ], [Null] if it lives.
+	SoftRows(table schema.Name, columns []string) ([]Row, error)
 }
 
 // AnswerLoser is a SinkSystem whose connections can be cut.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
@@ -174,7 +175,7 @@ func (s *brokenSink) edit(r *connector.Rows, sort func([]opRow) []opRow) *connec
 		}
 	}
 	next := b.Rows()
-	next.Distinct, next.Commits = r.Distinct, slices.Clone(r.Commits)
+	next.Distinct, next.Commits, next.Deleted = r.Distinct, slices.Clone(r.Commits), slices.Clone(r.Deleted)
 	return next
 }
 
@@ -481,6 +482,73 @@ var sinkMutations = []struct {
 			return entries
 		}
 	}},
+	{"soft_delete_keeps_the_row_with_its_time", "deletes are hard", (*brokenSink).deleteHard},
+	{"soft_delete_keeps_the_row_with_its_time", "the last deletion counts", func(s *brokenSink) {
+		s.write = func(r *connector.Rows) {
+			for _, t := range s.store.tables {
+				clear(t.deleted)
+			}
+		}
+	}},
+	{"soft_deleted_key_that_comes_back_is_replaced", "what was deleted stays so", func(s *brokenSink) {
+		s.op = func(op connector.Op, row Row) (opRow, bool) { return opRow{op, row}, row[1] != "new" }
+	}},
+	{"soft_delete_keeps_the_old_row_of_a_changed_key", "the old row goes", (*brokenSink).deleteHard},
+	{"soft_delete_keeps_a_row_that_came_and_went", "it lives", func(s *brokenSink) {
+		s.write = func(r *connector.Rows) {
+			for i := range r.Deleted {
+				if op := r.Op(i); op == connector.Insert || op == connector.Update {
+					r.Deleted[i] = time.Time{}
+				}
+			}
+		}
+		s.sort = func(ops []opRow) []opRow { return ops } // so that the times are a copy
+	}},
+	{"soft_delete_keeps_what_a_truncate_empties", "the table is emptied", (*brokenSink).deleteHard},
+	{"soft_deleted_row_completes_no_update", "deleted rows are as good as others", func(s *brokenSink) {
+		s.write = func(r *connector.Rows) {
+			for _, t := range s.store.tables {
+				clear(t.deleted)
+			}
+		}
+	}},
+	{"soft_deleted_rows_survive_a_new_copy", "the copy takes their place", (*brokenSink).deleteHard},
+	{"soft_deleted_rows_survive_a_new_copy", "a row that the copy lacks lives on", func(s *brokenSink) {
+		var before map[string]string
+		s.ready = func(t *connector.Target, entries map[string]string) map[string]string {
+			before = maps.Clone(s.stored(t).deleted)
+			return entries
+		}
+		s.readyDone = func(t *connector.Target) {
+			for k := range s.stored(t).deleted {
+				if before[k] == "" {
+					delete(s.stored(t).deleted, k)
+				}
+			}
+		}
+	}},
+	{"soft_deletes_refuse_a_column_of_their_name", "it is taken", func(s *brokenSink) {
+		s.plan = func(want connector.Target, t *connector.Target, err error) (*connector.Target, error) {
+			if err != nil {
+				return &want, nil
+			}
+			return t, nil
+		}
+	}},
+}
+
+// deleteHard makes what is written, and copies, lose what was deleted.
+func (s *brokenSink) deleteHard() {
+	purge := func() {
+		for _, t := range s.store.tables {
+			for k := range t.deleted {
+				delete(t.rows, k)
+			}
+			clear(t.deleted)
+		}
+	}
+	s.ended = purge
+	s.readyDone = func(*connector.Target) { purge() }
 }
 
 // adopt makes the sink's claim pass for the present one.

@@ -409,6 +409,14 @@ var sourceMutations = []struct {
 			return e
 		}
 	}},
+	{"changes_of_a_table_not_added_are_told", "nothing is told", func(s *brokenSource) {
+		s.event = func(e connector.Event) connector.Event {
+			if _, ok := e.(*connector.Unselected); ok {
+				return nil
+			}
+			return e
+		}
+	}},
 }
 
 // forgetHolders makes the next snapshot of a table wait for nobody.

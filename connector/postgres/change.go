@@ -54,7 +54,7 @@ func (s *Sink) planChange(ctx context.Context, t *connector.Target, want connect
 	if err := s.planTypes(ctx, &next); err != nil {
 		return nil, err
 	}
-	next.Copy = t.Copy
+	next.Copy, next.UniqueBeyondKey, next.Notes = t.Copy, t.UniqueBeyondKey, t.Notes
 	sameKey := slices.EqualFunc(keyNames(t), keyNames(&next), func(a, b string) bool {
 		return t.Table.Column(a) == t.Table.Same(&next.Table.Columns[next.Table.Column(b)])
 	})

@@ -57,6 +57,7 @@ func connectReplication(ctx context.Context, c *Config, application string) (*pg
 	}
 	setSession(pc, application)
 	pc.RuntimeParams["replication"] = "database"
+	pc.RuntimeParams["client_min_messages"] = "warning" // see noticedGap
 	conn, err := pgconn.ConnectConfig(ctx, pc)
 	return conn, wrapError(err, sourceSystem, "connect for replication", schema.Name{})
 }

@@ -47,10 +47,10 @@ func (s *Sink) Create(ctx context.Context, t *connector.Target) error {
 // own notes that this mirror writes the destination and which copy is under way.
 func (x *tx) own(ctx context.Context, t *connector.Target) error {
 	results, err := x.exec(ctx, fmt.Sprintf(`SELECT pg_catalog.pg_advisory_xact_lock(%d);
-		INSERT INTO sluice.owner AS o (schema, "table", mirror, source, loading) VALUES (%s, %s, %s, %s, %d)
-		ON CONFLICT (schema, "table") DO UPDATE SET source = excluded.source, loading = excluded.loading
+		INSERT INTO sluice.owner AS o (schema, "table", mirror, source, loading, foreign_made) VALUES (%s, %s, %s, %s, %d, %t)
+		ON CONFLICT (schema, "table") DO UPDATE SET source = excluded.source, loading = excluded.loading, foreign_made = excluded.foreign_made
 		WHERE o.mirror = excluded.mirror`, ddlLock, quoteLiteral(t.Name.Schema), quoteLiteral(t.Name.Table),
-		quoteLiteral(x.claim.id), quoteLiteral(t.Table.Name.String()), t.Copy))
+		quoteLiteral(x.claim.id), quoteLiteral(t.Table.Name.String()), t.Copy, t.Existing != connector.RefuseExisting))
 	if err == nil && results[1].CommandTag.RowsAffected() != 1 {
 		return sinkFault(connector.TableFault, "create the table", t.Name,
 			"choose another `destination`, or tear the other mirror down", "another mirror writes the table")

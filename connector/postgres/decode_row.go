@@ -210,22 +210,23 @@ func (d *rowDecoder) decodeDelete(m []byte) error {
 }
 
 // readOld reads an old tuple into d.old. Of kind K it has NULL in all columns outside the replica identity: these count
-// as not sent. A K tuple without its key would hit the wrong row, or none.
+// as not sent. A tuple without its key would hit the wrong row, or none: a partition that was made later may have another
+// identity than the table.
 func (d *rowDecoder) readOld(m []byte) (rest []byte, err error) {
 	kind := m[0]
 	if kind != 'K' && kind != 'O' {
 		return nil, fmt.Errorf("an old tuple of kind %q", kind)
 	}
-	if rest, err = d.readTuple(m[1:], d.old); err != nil || kind == 'O' {
+	if rest, err = d.readTuple(m[1:], d.old); err != nil {
 		return rest, err
 	}
-	if len(d.rows.table.Key) == 0 {
+	if kind == 'K' && len(d.rows.table.Key) == 0 {
 		return nil, errors.New("an old key for a table without a key; its replica identity was changed")
 	}
 	for i := range d.old {
-		if !d.isKey[i] {
+		if !d.isKey[i] && kind == 'K' {
 			d.old[i] = cell{kind: cellUnsent}
-		} else if d.old[i].kind != cellText {
+		} else if d.isKey[i] && d.old[i].kind != cellText {
 			name := d.rows.table.Columns[d.rows.sent[i].index].Name
 			return nil, columnError{name, errors.New("an old key lacks this column; the replica identity does not send it")}
 		}
@@ -281,6 +282,10 @@ func equalCells(a, b cell) bool { return a.kind == b.kind && bytes.Equal(a.text,
 func (d *rowDecoder) add(op connector.Op, cells []cell) error {
 	for i := range cells {
 		column := &d.rows.sent[i]
+		if column.decode == nil {
+			column.builder.AppendNull()
+			continue
+		}
 		switch cells[i].kind {
 		case cellText:
 			if err := column.decode(cells[i].text); err != nil {

@@ -70,48 +70,80 @@ func TestRowMessagesOfTheServer(t *testing.T) {
 	for name, c := range map[string]struct {
 		setup, sql string
 		want       []string
+		key        []int // in place of the table's
+		unread     []int
 	}{
+		"full identity and a key that was chosen": {
+			setup: `CREATE TABLE t (id int PRIMARY KEY, k text NOT NULL UNIQUE, big text); ALTER TABLE t REPLICA IDENTITY FULL`,
+			sql:   `INSERT INTO t VALUES (1, 'a', ` + large + `); UPDATE t SET id = 2; UPDATE t SET k = 'b'; DELETE FROM t`,
+			want:  []string{"insert: 1 a c4ca4238a", "update: 2 a c4ca4238a", "before: 2 a c4ca4238a", "update: 2 b c4ca4238a", "delete: 2 b c4ca4238a"},
+			key:   []int{1},
+		},
+		"a key that is a part of the identity": {
+			setup: `CREATE TABLE t (id int, k text NOT NULL UNIQUE, PRIMARY KEY (id, k))`,
+			sql:   `INSERT INTO t VALUES (1, 'a'); UPDATE t SET id = 2; UPDATE t SET k = 'b'; DELETE FROM t`,
+			want:  []string{"insert: 1 a", "update: 2 a", "before: ? a", "update: 2 b", "delete: ? b"},
+			key:   []int{1},
+		},
+		"columns that are not read": {
+			setup:  `CREATE TABLE t (secret int, id int PRIMARY KEY, big text); ALTER TABLE t REPLICA IDENTITY FULL`,
+			sql:    `INSERT INTO t VALUES (1, 1, ` + large + `); UPDATE t SET secret = 2; UPDATE t SET id = 2; DELETE FROM t`,
+			want:   []string{"insert: - 1 -", "update: - 1 -", "before: - 1 -", "update: - 2 -", "delete: - 2 -"},
+			unread: []int{0, 2},
+		},
+		"an unsent value that is not read": {
+			setup:  `CREATE TABLE t (a int, id int PRIMARY KEY, big text)`,
+			sql:    `INSERT INTO t VALUES (1, 1, ` + large + `); UPDATE t SET a = 2`,
+			want:   []string{"insert: 1 1 -", "update: 2 1 -"},
+			unread: []int{2},
+		},
 		"full identity and a partition made later without it": {
-			`CREATE TABLE t (id int PRIMARY KEY, a int, big text) PARTITION BY RANGE (id); ALTER TABLE t REPLICA IDENTITY FULL`,
-			`CREATE TABLE t_1 PARTITION OF t DEFAULT; INSERT INTO t VALUES (1, 1, ` + large + `); UPDATE t SET a = 2; UPDATE t SET id = 2`,
-			[]string{"insert: 1 1 c4ca4238a", "update: 1 2 ?", "before: 1 - ?", "update: 2 2 ?"},
+			setup: `CREATE TABLE t (id int PRIMARY KEY, a int, big text) PARTITION BY RANGE (id); ALTER TABLE t REPLICA IDENTITY FULL`,
+			sql:   `CREATE TABLE t_1 PARTITION OF t DEFAULT; INSERT INTO t VALUES (1, 1, ` + large + `); UPDATE t SET a = 2; UPDATE t SET id = 2`,
+			want:  []string{"insert: 1 1 c4ca4238a", "update: 1 2 ?", "before: 1 - ?", "update: 2 2 ?"},
 		},
 		"default identity": {
-			`CREATE TABLE t (a int, id int PRIMARY KEY, big text, g int GENERATED ALWAYS AS (1) STORED)`,
-			`INSERT INTO t VALUES (1, 1, ` + large + `); UPDATE t SET a = NULL; UPDATE t SET id = 2; DELETE FROM t; TRUNCATE t`,
-			[]string{"insert: 1 1 c4ca4238a -", "update: - 1 ? -", "before: ? 1 ? -", "update: - 2 ? -", "delete: ? 2 ? -", "truncate: - - - -"},
+			setup: `CREATE TABLE t (a int, id int PRIMARY KEY, big text, g int GENERATED ALWAYS AS (1) STORED)`,
+			sql:   `INSERT INTO t VALUES (1, 1, ` + large + `); UPDATE t SET a = NULL; UPDATE t SET id = 2; DELETE FROM t; TRUNCATE t`,
+			want:  []string{"insert: 1 1 c4ca4238a -", "update: - 1 ? -", "before: ? 1 ? -", "update: - 2 ? -", "delete: ? 2 ? -", "truncate: - - - -"},
 		},
 		"identity by index": {
-			`CREATE TABLE t (id int PRIMARY KEY, k text NOT NULL UNIQUE); ALTER TABLE t REPLICA IDENTITY USING INDEX t_k_key`,
-			`INSERT INTO t VALUES (1, 'a'); UPDATE t SET id = 2; UPDATE t SET k = 'b'; DELETE FROM t`,
-			[]string{"insert: 1 a", "update: 2 a", "before: ? a", "update: 2 b", "delete: ? b"},
+			setup: `CREATE TABLE t (id int PRIMARY KEY, k text NOT NULL UNIQUE); ALTER TABLE t REPLICA IDENTITY USING INDEX t_k_key`,
+			sql:   `INSERT INTO t VALUES (1, 'a'); UPDATE t SET id = 2; UPDATE t SET k = 'b'; DELETE FROM t`,
+			want:  []string{"insert: 1 a", "update: 2 a", "before: ? a", "update: 2 b", "delete: ? b"},
 		},
 		"full identity with a key": {
-			`CREATE TABLE t (id int PRIMARY KEY, a int, big text); ALTER TABLE t REPLICA IDENTITY FULL`,
-			`INSERT INTO t VALUES (1, 1, ` + large + `); UPDATE t SET a = NULL; UPDATE t SET id = 2; DELETE FROM t`,
-			[]string{"insert: 1 1 c4ca4238a", "update: 1 - c4ca4238a", "before: 1 - c4ca4238a", "update: 2 - c4ca4238a", "delete: 2 - c4ca4238a"},
+			setup: `CREATE TABLE t (id int PRIMARY KEY, a int, big text); ALTER TABLE t REPLICA IDENTITY FULL`,
+			sql:   `INSERT INTO t VALUES (1, 1, ` + large + `); UPDATE t SET a = NULL; UPDATE t SET id = 2; DELETE FROM t`,
+			want:  []string{"insert: 1 1 c4ca4238a", "update: 1 - c4ca4238a", "before: 1 - c4ca4238a", "update: 2 - c4ca4238a", "delete: 2 - c4ca4238a"},
 		},
 		"full identity without a key": {
-			`CREATE TABLE t (id int, a int); ALTER TABLE t REPLICA IDENTITY FULL`,
-			`INSERT INTO t VALUES (1, NULL); UPDATE t SET a = 1; DELETE FROM t`,
-			[]string{"insert: 1 -", "before: 1 -", "update: 1 1", "delete: 1 1"},
+			setup: `CREATE TABLE t (id int, a int); ALTER TABLE t REPLICA IDENTITY FULL`,
+			sql:   `INSERT INTO t VALUES (1, NULL); UPDATE t SET a = 1; DELETE FROM t`,
+			want:  []string{"insert: 1 -", "before: 1 -", "update: 1 1", "delete: 1 1"},
 		},
 		"a key out of line": {
-			`CREATE TABLE t (id text PRIMARY KEY, a int); ALTER TABLE t ALTER id SET STORAGE EXTERNAL`,
-			`INSERT INTO t VALUES (repeat('k', 2500), 1); UPDATE t SET a = 2`,
-			[]string{"insert: kkkkkkkkk 1", "update: kkkkkkkkk 2"},
+			setup: `CREATE TABLE t (id text PRIMARY KEY, a int); ALTER TABLE t ALTER id SET STORAGE EXTERNAL`,
+			sql:   `INSERT INTO t VALUES (repeat('k', 2500), 1); UPDATE t SET a = 2`,
+			want:  []string{"insert: kkkkkkkkk 1", "update: kkkkkkkkk 2"},
 		},
 		"leaf of another identity and column order": {
-			`CREATE TABLE t (id int PRIMARY KEY, a int) PARTITION BY RANGE (id); CREATE TABLE t_1 (a int, x int, id int NOT NULL);
+			setup: `CREATE TABLE t (id int PRIMARY KEY, a int) PARTITION BY RANGE (id); CREATE TABLE t_1 (a int, x int, id int NOT NULL);
 			 ALTER TABLE t_1 DROP x; ALTER TABLE t ATTACH PARTITION t_1 DEFAULT; ALTER TABLE t_1 REPLICA IDENTITY FULL`,
-			`INSERT INTO t VALUES (1, 5); UPDATE t SET a = 6; UPDATE t SET id = 2; DELETE FROM t`,
-			[]string{"insert: 1 5", "update: 1 6", "before: 1 ?", "update: 2 6", "delete: 2 ?"},
+			sql:  `INSERT INTO t VALUES (1, 5); UPDATE t SET a = 6; UPDATE t SET id = 2; DELETE FROM t`,
+			want: []string{"insert: 1 5", "update: 1 6", "before: 1 ?", "update: 2 6", "delete: 2 ?"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			src, url := openTestSource(t, c.setup)
 			testdb.Exec(t, url, "CREATE PUBLICATION p FOR TABLE t WITH (publish_via_partition_root)")
 			table := discover(t, src)["public.t"]
+			if c.key != nil {
+				table.Key = c.key
+			}
+			for _, n := range c.unread {
+				table.Columns[n].Unread = true
+			}
 			f := changes(t, url, table, c.sql)
 			r, err := newRowDecoder(table, memory.DefaultAllocator).Decode(f)
 			if err != nil {

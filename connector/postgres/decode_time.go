@@ -192,9 +192,9 @@ func cutDigits(v []byte, low, high int) (n int64, rest []byte, ok bool) {
 func parseInterval(v []byte) (out [16]byte, ok bool) {
 	switch {
 	case bytes.Equal(v, infinityText):
-		return intervalBytes(math.MaxInt64, math.MaxInt32, math.MaxInt32), true
+		return laterThanAll, true
 	case bytes.Equal(v, minusInfinityText):
-		return intervalBytes(math.MinInt64, math.MinInt32, math.MinInt32), true
+		return earlierThanAll, true
 	case len(v) == 0:
 		return out, false
 	}

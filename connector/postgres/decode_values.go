@@ -274,13 +274,14 @@ type rowBuilder struct {
 	arrow    *arrow.Schema
 	builders []array.Builder
 	sent     []sentColumn
+	missing  []array.Builder // of columns that do not come over the wire
 }
 
 // sentColumn is a column whose values come over the wire; those that the server generates do not.
 type sentColumn struct {
 	index   int // in Table.Columns
 	builder array.Builder
-	decode  columnDecoder
+	decode  columnDecoder // nil: nobody wants the value
 }
 
 // newRowBuilder takes the wire form of each column; nil: all are text.
@@ -292,14 +293,19 @@ func newRowBuilder(t *schema.Table, wire []wireForm, mem memory.Allocator) *rowB
 	for i, c := range t.Columns {
 		b := array.NewBuilder(mem, c.Type.Arrow())
 		rb.builders[i] = b
-		if c.Generated != "" {
+		if c.Generated != "" || c.Unread && wire != nil { // a copy selects only what is read
+			rb.missing = append(rb.missing, b)
 			continue
 		}
 		form := wireText
 		if wire != nil {
 			form = wire[i]
 		}
-		rb.sent = append(rb.sent, sentColumn{index: i, builder: b, decode: newColumnDecoder(c.Type, form, b)})
+		column := sentColumn{index: i, builder: b}
+		if !c.Unread {
+			column.decode = newColumnDecoder(c.Type, form, b)
+		}
+		rb.sent = append(rb.sent, column)
 	}
 	return rb
 }
@@ -314,10 +320,10 @@ func (rb *rowBuilder) reserve(rows int) {
 // take returns the rows collected, whose number the caller has counted, and is empty again.
 func (rb *rowBuilder) take(rows int) arrow.RecordBatch {
 	arrays := make([]arrow.Array, len(rb.builders))
+	for _, b := range rb.missing {
+		b.AppendNulls(rows)
+	}
 	for i, b := range rb.builders {
-		if rb.table.Columns[i].Generated != "" {
-			b.AppendNulls(rows)
-		}
 		arrays[i] = b.NewArray()
 	}
 	batch := array.NewRecordBatch(rb.arrow, arrays, int64(rows))

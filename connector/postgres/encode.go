@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -76,6 +77,7 @@ var binaryForms = map[string]map[schema.Kind]func(arrow.Array) (appendValue, err
 	"timestamp_recv":   {schema.Timestamp: bind(appendInt64s)},
 	"timestamptz_recv": {schema.TimestampTZ: bind(appendInt64s)},
 	"interval_recv":    {schema.Interval: bind(appendFixed)},
+	finiteIntervals:    {schema.Interval: bind(appendFiniteIntervals)},
 	"uuid_recv":        {schema.UUID: bind(appendFixed)},
 }
 
@@ -145,6 +147,16 @@ func appendBytes(a *array.Binary) appendValue {
 
 func appendFixed(a *array.FixedSizeBinary) appendValue {
 	return func(dst []byte, i int) ([]byte, error) { return append(dst, a.Value(i)...), nil }
+}
+
+func appendFiniteIntervals(a *array.FixedSizeBinary) appendValue {
+	return func(dst []byte, i int) ([]byte, error) {
+		v := a.Value(i)
+		if infiniteInterval(v) != "" {
+			return dst, errors.New("an interval is infinite, which servers before 17 do not know")
+		}
+		return append(dst, v...), nil
+	}
 }
 
 // appendJSONB writes the version of jsonb's binary form, 1, and the text.
@@ -348,10 +360,29 @@ func appendFloat(dst []byte, v float64, bits int) []byte {
 	return strconv.AppendFloat(dst, v, 'g', -1, bits)
 }
 
+var (
+	laterThanAll   = intervalBytes(math.MaxInt64, math.MaxInt32, math.MaxInt32)
+	earlierThanAll = intervalBytes(math.MinInt64, math.MinInt32, math.MinInt32)
+)
+
+// infiniteInterval names an interval that has no end, "" for any other one.
+func infiniteInterval(v []byte) string {
+	switch {
+	case bytes.Equal(v, laterThanAll[:]):
+		return "infinity"
+	case bytes.Equal(v, earlierThanAll[:]):
+		return "-infinity"
+	}
+	return ""
+}
+
 // appendIntervalText writes months, days and the time of day, each with its sign.
 func appendIntervalText(dst, v []byte) ([]byte, error) {
 	if len(v) != 16 {
 		return dst, errors.New("an interval is not 16 bytes long")
+	}
+	if name := infiniteInterval(v); name != "" {
+		return append(dst, name...), nil
 	}
 	us := int64(binary.BigEndian.Uint64(v))
 	dst = strconv.AppendInt(dst, int64(int32(binary.BigEndian.Uint32(v[12:]))), 10)

@@ -17,6 +17,7 @@ func (t *catalogTable) judge() {
 	if t.Refused = t.refusal(); t.Refused != "" {
 		return
 	}
+	t.findUnique()
 	key, why := t.findKey()
 	if why != "" {
 		t.Keyless = why
@@ -124,6 +125,51 @@ func (t *catalogTable) findKey() (key []string, why string) {
 		}
 	}
 	return index.columns, ""
+}
+
+// findUnique lists the indexes that tell rows apart, with what keeps each from being a key that a user may choose.
+func (t *catalogTable) findUnique() {
+	for i := range t.indexes {
+		x := &t.indexes[i]
+		if !x.immediate || !t.isNotNull(x) {
+			continue
+		}
+		u := schema.UniqueKey{Unfit: t.unfit(x)}
+		for _, name := range x.columns {
+			u.Columns = append(u.Columns, t.Column(name))
+		}
+		t.Unique = append(t.Unique, u)
+	}
+}
+
+// unfit says why updates and deletes do not carry the columns of an index, and the statement that mends it; "" if they do.
+func (t *catalogTable) unfit(x *catalogIndex) string {
+	for _, name := range x.columns {
+		if t.Columns[t.Column(name)].Generated != "" {
+			return fmt.Sprintf("column %s is generated and not in the log; ALTER TABLE %s ALTER COLUMN %s DROP EXPRESSION",
+				name, quoteName(t.Name), quoteIdent(name))
+		}
+	}
+	if t.relation.kind != 'p' {
+		own := t.relation
+		own.indexes = t.indexes
+		if !own.sends(x.columns) {
+			return fmt.Sprintf("its replica identity does not send these columns; ALTER TABLE %s REPLICA IDENTITY USING INDEX %s",
+				quoteName(t.Name), quoteIdent(x.name))
+		}
+		return ""
+	}
+	if !t.givesIdentity() {
+		return fmt.Sprintf("the table has no primary key that partitions made later would have as replica identity; ALTER TABLE %s ADD PRIMARY KEY (%s)",
+			quoteName(t.Name), quoteList(x.columns))
+	}
+	for i := range t.leaves {
+		if leaf := &t.leaves[i]; !leaf.sends(x.columns) {
+			return fmt.Sprintf("the replica identity of its partition %s does not send these columns; ALTER TABLE %s REPLICA IDENTITY FULL",
+				leaf.name, quoteName(leaf.name))
+		}
+	}
+	return ""
 }
 
 // identityIndex returns the index whose columns are the key, nil if there is none. A deferrable one identifies no row:

@@ -22,7 +22,7 @@ const sinkSchema = "sluice"
 const sinkFormat = 1
 
 // sinkTables makes what Claim needs. The copy of an owner is the number of the copy last ready in the destination, 0 if
-// none; loading is that of the copy under way. Entries are rewritten with every batch, hence the room in their pages.
+// none; loading is that of the copy under way; foreign_made says that somebody else has made the destination. Entries are rewritten with every batch, hence the room in their pages.
 const sinkTables = `
 CREATE SCHEMA IF NOT EXISTS sluice;
 CREATE TABLE IF NOT EXISTS sluice.mirror (
@@ -32,14 +32,16 @@ CREATE TABLE IF NOT EXISTS sluice.entry (
 	mirror text, key text, value text NOT NULL, PRIMARY KEY (mirror, key)) WITH (fillfactor = 50);
 CREATE TABLE IF NOT EXISTS sluice.owner (
 	schema text, "table" text, mirror text NOT NULL, source text NOT NULL,
-	copy int NOT NULL DEFAULT 0, loading int NOT NULL DEFAULT 0, PRIMARY KEY (schema, "table"));
+	copy int NOT NULL DEFAULT 0, loading int NOT NULL DEFAULT 0, foreign_made boolean NOT NULL DEFAULT false, PRIMARY KEY (schema, "table"));
+ALTER TABLE sluice.owner ADD COLUMN IF NOT EXISTS foreign_made boolean NOT NULL DEFAULT false;
 `
 
 // setUp makes the schema sluice where it is missing and refuses a newer format.
 func setUp(ctx context.Context, pg *pgconn.PgConn, database, role string) error {
 	const op = "set up the schema sluice"
 	missing, err := readRows(ctx, pg, `SELECT 1 WHERE pg_catalog.to_regclass('sluice.mirror') IS NULL
-		OR pg_catalog.to_regclass('sluice.entry') IS NULL OR pg_catalog.to_regclass('sluice.owner') IS NULL`)
+		OR pg_catalog.to_regclass('sluice.entry') IS NULL OR pg_catalog.to_regclass('sluice.owner') IS NULL
+		OR NOT EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = pg_catalog.to_regclass('sluice.owner') AND attname = 'foreign_made')`)
 	if err == nil && len(missing) > 0 {
 		_, err = pg.Exec(ctx, fmt.Sprintf("BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(%d); %s COMMIT", ddlLock, sinkTables)).ReadAll()
 	}

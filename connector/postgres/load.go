@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -25,15 +26,17 @@ type sinkLayout struct {
 	target  *connector.Target
 	dest    string // quoted
 	columns []writtenColumn
-	key     []int // indexes into columns
-	binary  bool  // every column has a binary form
+	key     []int  // indexes into columns
+	deleted int    // index of the column DeletedAt, -1: deletes are hard
+	live    string // condition that a stored row d lives, behind AND; "" where every one does
+	binary  bool   // every column has a binary form
 
 	putRow, deleteRow string
 }
 
 // writtenColumn is a column that we write: all but generated ones and those of the history.
 type writtenColumn struct {
-	source int // index into Table.Columns
+	source int // index into Table.Columns, -1 for DeletedAt
 	name   string
 	sql    string // name, quoted
 	typ    schema.Type
@@ -52,20 +55,29 @@ func (x *tx) layoutOf(ctx context.Context, t *connector.Target) (*sinkLayout, er
 	if l != nil && l.target == t {
 		return l, nil
 	}
-	types, err := readTypes(ctx, x.query, t.SinkTypes) // anew: a type may have been made again
+	var texts []string
+	for _, c := range tableColumns(t) {
+		texts = append(texts, c.typ)
+	}
+	types, err := readTypes(ctx, x.query, texts) // anew: a type may have been made again
 	if err != nil {
 		return nil, wrapError(err, sinkSystem, "look up types", t.Name)
 	}
-	l = &sinkLayout{target: t, dest: quoteName(t.Name), binary: true}
+	l = &sinkLayout{target: t, dest: quoteName(t.Name), deleted: -1, binary: true}
 	for _, c := range tableColumns(t) {
-		if c.generated != "" || c.source < 0 {
+		if c.generated != "" || c.source < 0 && !t.SoftDelete {
 			continue
 		}
 		sink, ok := types[c.typ]
 		if !ok {
 			return nil, sinkFault(connector.TableFault, "write rows", t.Name, "`resync` the table", "type %s does not exist", c.typ)
 		}
-		w := writtenColumn{source: c.source, name: c.name, sql: quoteIdent(c.name), typ: t.Table.Columns[c.source].Type, sink: sink, decl: c.typ}
+		w := writtenColumn{source: c.source, name: c.name, sql: quoteIdent(c.name), typ: schema.Type{Kind: schema.TimestampTZ}, sink: sink, decl: c.typ}
+		if c.source >= 0 {
+			w.typ = t.Table.Columns[c.source].Type
+		} else {
+			l.deleted, l.live = len(l.columns), " AND d."+w.sql+" IS NULL"
+		}
 		w.binary = hasBinary(w.typ, sink)
 		l.binary = l.binary && w.binary
 		l.columns = append(l.columns, w)
@@ -99,9 +111,11 @@ func (l *sinkLayout) bindColumns(r *connector.Rows, inBinary bool) ([]boundColum
 	bound := make([]boundColumn, len(l.columns))
 	for i := range l.columns {
 		c := &l.columns[i]
-		a := r.Values.Column(c.source)
+		a, err := l.valuesOf(r, i)
 		b := boundColumn{Array: a, binary: inBinary && c.binary}
-		var err error
+		if err != nil {
+			return nil, &connector.Error{System: sinkSystem, Op: "write rows", Table: l.target.Name, Column: c.name, Err: err}
+		}
 		if b.binary {
 			b.value, err = bindBinary(c.typ, c.sink, a)
 		} else {
@@ -113,6 +127,14 @@ func (l *sinkLayout) bindColumns(r *connector.Rows, inBinary bool) ([]boundColum
 		bound[i] = b
 	}
 	return bound, nil
+}
+
+// valuesOf returns the values of column i of the layout.
+func (l *sinkLayout) valuesOf(r *connector.Rows, i int) (arrow.Array, error) {
+	if i == l.deleted {
+		return r.DeletionTimes(memory.DefaultAllocator) // which the garbage collector frees
+	}
+	return r.Values.Column(l.columns[i].source), nil
 }
 
 // rowError says that value i of a column cannot be written.

@@ -270,6 +270,9 @@ func TestTruncateIsOneRowOfEachSelectedTable(t *testing.T) {
 	data = appendXLogData(data, 100, encodeTruncate(5, 6, 7))
 	data = appendXLogData(data, 100, encodeCommit(100, 140))
 	st := newScriptStream(data, len(data), a, c)
+	if e, err := st.Next(t.Context()); err != nil || *e.(*connector.Unselected) != (connector.Unselected{ID: b.ID, Name: b.Name}) {
+		t.Fatalf("%+v, %v; want to be told of the table that is not selected", e, err)
+	}
 	for _, want := range []*schema.Table{a, c} {
 		e, err := st.Next(t.Context())
 		f, ok := e.(*connector.Frames)

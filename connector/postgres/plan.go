@@ -26,13 +26,46 @@ func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Targ
 	if err != nil {
 		return nil, err
 	}
-	if found.owned {
-		if found.exists {
-			t.Copy = found.copy
-		}
+	if found.owner != "" && !found.owned {
+		return nil, sinkFault(connector.TableFault, "plan", t.Name, "choose another `destination`, or tear the other mirror down", "another mirror writes the table")
+	}
+	if !found.exists {
+		t.Existing = connector.RefuseExisting
 		return &t, nil
 	}
-	return &t, s.checkAdoption(ctx, &t, found)
+	return &t, s.planInto(ctx, &t, found)
+}
+
+// planInto makes the target one that goes into a table that exists.
+func (s *Sink) planInto(ctx context.Context, t *connector.Target, found destination) error {
+	switch {
+	case found.owned && found.copy > 0 && !found.foreign:
+		t.Existing = connector.RefuseExisting
+	case found.owned && found.copy > 0:
+		t.Existing = max(t.Existing, connector.ReplaceExisting)
+		if err := s.fit(ctx, t, found.oid); err != nil {
+			return err
+		}
+	default:
+		if err := s.checkAdoption(ctx, t, found); err != nil {
+			return err
+		}
+	}
+	t.Copy = found.copy
+	beyond, err := s.query(ctx, fmt.Sprintf("SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid = %d AND (i.indisunique OR i.indisexclusion) AND %s LIMIT 1",
+		found.oid, beyondKey(keyNames(t))))
+	if err != nil {
+		return wrapError(err, sinkSystem, "look at the destination", t.Name)
+	}
+	t.UniqueBeyondKey = len(beyond) > 0 && !t.History
+	return s.takeStock(ctx, t, found.oid)
+}
+
+// beyondKey is the condition on a unique or exclusion index i that it can refuse rows with different keys beside each other.
+// A unique index that holds all columns of the key cannot do that.
+func beyondKey(key []string) string {
+	return `i.indislive AND (i.indisexclusion OR NOT (SELECT coalesce(array_agg(a.attname::text), '{}') FROM pg_catalog.pg_attribute a
+		WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) @> ` + quoteLiteral(string(textArray(key))) + `::text[])`
 }
 
 // fillDefaults sets what a wanted target may leave out: the schema, and the columns.
@@ -55,9 +88,6 @@ func checkTarget(t *connector.Target) error {
 	}
 	if t.Name.Schema == sinkSchema || t.Name.Schema == "information_schema" || strings.HasPrefix(t.Name.Schema, "pg_") {
 		return refuse("choose another schema in `destination`", "schema %s is not for mirrored tables", quoteIdent(t.Name.Schema))
-	}
-	if t.SoftDelete {
-		return refuse("set `deletes: hard`", "this sink has no soft deletes")
 	}
 	names := []string{t.Name.Schema, t.Name.Table}
 	for _, c := range t.Columns {
@@ -170,6 +200,8 @@ type destination struct {
 	owner  string // id of the mirror that writes it, "" if none does
 	owned  bool   // by this mirror
 	copy   int
+
+	foreign bool // the table was made by somebody else, and is kept
 }
 
 func (s *Sink) findDestination(ctx context.Context, name schema.Name) (destination, error) {
@@ -180,7 +212,7 @@ func (s *Sink) findDestination(ctx context.Context, name schema.Name) (destinati
 	if id == "" {
 		mirror, id = s.env.Mirror, s.env.ID
 	}
-	owner := "(SELECT NULL::text AS mirror, 0 AS copy, NULL::text AS id)"
+	owner := "(SELECT NULL::text AS mirror, 0 AS copy, false AS foreign_made, NULL::text AS id)"
 	var kept bool
 	err := s.pool.QueryRow(ctx, `SELECT pg_catalog.to_regclass('sluice.owner') IS NOT NULL
 		AND pg_catalog.to_regclass('sluice.mirror') IS NOT NULL`).Scan(&kept)
@@ -188,50 +220,50 @@ func (s *Sink) findDestination(ctx context.Context, name schema.Name) (destinati
 		return destination{}, wrapError(err, sinkSystem, op, name)
 	}
 	if kept {
-		owner = `(SELECT o.mirror, o.copy, m.id FROM (VALUES (1)) one
+		owner = `(SELECT o.mirror, o.copy, o.foreign_made, m.id FROM (VALUES (1)) one
 			LEFT JOIN sluice.owner o ON o.schema = ` + quoteLiteral(name.Schema) + ` AND o."table" = ` + quoteLiteral(name.Table) + `
 			LEFT JOIN sluice.mirror m ON m.name = ` + quoteLiteral(mirror) + `)`
 	}
 	var d destination
 	err = s.pool.QueryRow(ctx, `
 		SELECT c.oid IS NOT NULL, coalesce(c.oid, 0), coalesce(c.relkind::text, ''), coalesce(o.mirror, ''),
-		       coalesce(o.mirror = coalesce(nullif($3, ''), o.id), false), coalesce(o.copy, 0)
+		       coalesce(o.mirror = coalesce(nullif($3, ''), o.id), false), coalesce(o.copy, 0), coalesce(o.foreign_made, false)
 		FROM `+owner+` o
 		LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace)
 		       ON n.nspname = $1 AND c.relname = $2`, pgx.QueryExecModeExec, name.Schema, name.Table, id).
-		Scan(&d.exists, &d.oid, &d.kind, &d.owner, &d.owned, &d.copy)
+		Scan(&d.exists, &d.oid, &d.kind, &d.owner, &d.owned, &d.copy, &d.foreign)
 	return d, wrapError(err, sinkSystem, op, name)
 }
 
-// checkAdoption refuses a destination that is not ours, except an empty table that is just what we would make.
+// checkAdoption refuses a table that is not ours, except an empty one that is just what we would make, or one that the user
+// wants to be written and that takes the rows.
 func (s *Sink) checkAdoption(ctx context.Context, t *connector.Target, d destination) error {
 	refuse := func(hint, format string, args ...any) error {
 		return sinkFault(connector.TableFault, "plan", t.Name, hint, format, args...)
 	}
-	switch {
-	case d.owner != "":
-		return refuse("choose another `destination`, or tear the other mirror down", "another mirror writes the table")
-	case !d.exists:
-		return nil
-	case d.kind != "r" && d.kind != "p":
+	if d.kind != "r" && d.kind != "p" {
 		return refuse("choose another `destination`, or drop it", "something else of this name exists, not a table")
 	}
+	if t.Existing != connector.RefuseExisting && !t.History {
+		return s.fit(ctx, t, d.oid)
+	}
+	const choose = ", choose another `destination`, or set `existing`"
+	if t.History {
+		t.Existing = connector.RefuseExisting // a history is appended to, and to no other table
+	}
 	differs, err := s.differs(ctx, t, d.oid)
-	if err != nil {
-		return err
-	}
 	switch {
-	case differs == "" && t.Name == t.Table.Name && t.Table.ID == tableID(d.oid):
-		return refuse("choose another database or `destination`", "source and destination are the same table")
+	case err != nil:
+		return err
 	case differs != "":
-		return refuse("drop the table, or choose another `destination`", "the table exists, is not of this mirror, and %s", differs)
+		return refuse("drop the table"+choose, "the table exists, is not of this mirror, and %s", differs)
 	}
-	var rows bool
-	if err := s.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+quoteName(t.Name)+")").Scan(&rows); err != nil {
+	rows, err := s.query(ctx, "SELECT 1 FROM "+quoteName(t.Name)+" LIMIT 1")
+	switch {
+	case err != nil:
 		return wrapError(err, sinkSystem, "plan", t.Name)
-	}
-	if rows {
-		return refuse("empty the table, or choose another `destination`", "the table exists, is not of this mirror, and holds rows")
+	case len(rows) > 0:
+		return refuse("empty the table"+choose, "the table exists, is not of this mirror, and holds rows")
 	}
 	return nil
 }
@@ -301,6 +333,9 @@ func tableColumns(t *connector.Target) []tableColumn {
 	}
 	if t.History {
 		columns = append(columns, historyColumns...)
+	}
+	if t.SoftDelete {
+		columns = append(columns, tableColumn{name: connector.DeletedAt, typ: "timestamp with time zone", source: -1})
 	}
 	return columns
 }

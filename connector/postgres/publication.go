@@ -113,7 +113,8 @@ func (s *Source) findPublications(ctx context.Context) (*publications, error) {
 		err := s.pool.QueryRow(ctx, `
 			SELECT coalesce(pg_catalog.obj_description(oid, 'pg_publication'), ''),
 			       NOT puballtables AND pubinsert AND pubtruncate AND pubupdate = $2 AND pubdelete = $2 AND pubviaroot
-			FROM pg_catalog.pg_publication WHERE pubname = $1`, p.name, which == fullPublication).Scan(&p.mark, &p.intact)
+			         AND to_jsonb(p)->>'pubgencols' IS DISTINCT FROM 's' -- 18: rows would have generated columns too
+			FROM pg_catalog.pg_publication p WHERE pubname = $1`, p.name, which == fullPublication).Scan(&p.mark, &p.intact)
 		if errors.Is(err, pgx.ErrNoRows) {
 			continue
 		}

@@ -325,7 +325,8 @@ func (st *stream) flush() {
 	}
 }
 
-// describe keeps what a Relation message says until a row needs it.
+// describe keeps what a Relation message says until a row needs it. It tells of one of a table that was not added: somebody
+// has put more tables into a publication than we did.
 func (st *stream) describe(m relationMessage) {
 	r := st.relations[m.oid]
 	if r == nil {
@@ -339,4 +340,7 @@ func (st *stream) describe(m relationMessage) {
 	}
 	r.relationMessage = m
 	r.settled = false
+	if r.chosen == nil {
+		st.queue = append(st.queue, &connector.Unselected{ID: tableID(m.oid), Name: m.name})
+	}
 }

@@ -143,11 +143,13 @@ func (x *tx) place(ctx context.Context, t *connector.Target, oid string, adopted
 	if oid == "0" {
 		return x.move(ctx, t)
 	}
-	if adopted {
+	if adopted || t.Existing != connector.RefuseExisting {
 		// Who is writing to it now comes first, and nobody can after it was seen to be empty.
 		if _, err := x.exec(ctx, "LOCK TABLE "+quoteName(t.Name)+" IN SHARE ROW EXCLUSIVE MODE"); err != nil {
 			return err
 		}
+	}
+	if adopted && t.Existing == connector.RefuseExisting {
 		rows, err := x.query(ctx, "SELECT 1 FROM "+quoteName(t.Name)+" LIMIT 1")
 		if err != nil {
 			return err
@@ -157,8 +159,11 @@ func (x *tx) place(ctx context.Context, t *connector.Target, oid string, adopted
 				"somebody has written rows to the table before its first copy was ready")
 		}
 	}
-	if t.History {
+	switch {
+	case t.History:
 		return x.appendCopy(ctx, t)
+	case t.SoftDelete, t.Existing != connector.RefuseExisting:
+		return x.merge(ctx, t, oid, adopted)
 	}
 	bound, err := x.isBound(ctx, oid)
 	if err == nil && !bound {
@@ -171,7 +176,7 @@ func (x *tx) place(ctx context.Context, t *connector.Target, oid string, adopted
 		return err
 	}
 	if bound {
-		return x.merge(ctx, t, oid)
+		return x.merge(ctx, t, oid, adopted)
 	}
 	if _, err := x.exec(ctx, "DROP TABLE "+quoteName(t.Name)); err != nil {
 		return err
@@ -258,9 +263,9 @@ func (x *tx) grantDefaults(ctx context.Context, name schema.Name) error {
 	return err
 }
 
-// merge makes the destination's rows those of the copy, touching only rows that differ. Rows are compared by the text of
-// all their values, for some types have no equality.
-func (x *tx) merge(ctx context.Context, t *connector.Target, oid string) error {
+// merge makes the destination's rows those of the copy, touching only rows that differ. What the copy lacks goes, or stays as
+// the target says. Rows are compared by the text of all their values, for some types have no equality.
+func (x *tx) merge(ctx context.Context, t *connector.Target, oid string, adopted bool) error {
 	if err := x.addColumns(ctx, t, oid); err != nil {
 		return err
 	}
@@ -277,13 +282,21 @@ func (x *tx) merge(ctx context.Context, t *connector.Target, oid string) error {
 		}
 	}
 	dest, from, list := quoteName(t.Name), quoteName(copyName(t)), strings.Join(names, ", ")
-	_, err := x.exec(ctx, strings.Join([]string{
-		"DELETE FROM " + dest + " d WHERE NOT EXISTS (SELECT FROM " + from + " c WHERE " + strings.Join(match, " AND ") + ")",
-		"INSERT INTO " + dest + " (" + list + ") SELECT " + strings.Join(theirs, ", ") + " FROM " + from + " c WHERE NOT EXISTS (SELECT FROM " +
-			dest + " d WHERE " + strings.Join(match, " AND ") + " AND ROW(" + strings.Join(mine, ", ") + ")::text = ROW(" + strings.Join(theirs, ", ") +
-			")::text) ON CONFLICT (" + quoteList(keyNames(t)) + ") DO UPDATE SET " + strings.Join(sets, ", "),
-		"DROP TABLE " + from,
-	}, "; "))
+	lacking := " d WHERE NOT EXISTS (SELECT FROM " + from + " c WHERE " + strings.Join(match, " AND ") + ")"
+	var statements []string
+	switch deleted := quoteIdent(connector.DeletedAt); {
+	case t.Existing == connector.MergeExisting: // which of them were the source's is not known
+	case t.SoftDelete && !(adopted && t.Existing == connector.ReplaceExisting): // else it was somebody else's
+		statements = append(statements, "UPDATE "+dest+strings.Replace(lacking, " d WHERE ", " d SET "+deleted+" = clock_timestamp() WHERE d."+deleted+" IS NULL AND ", 1))
+	default:
+		statements = append(statements, "DELETE FROM "+dest+lacking)
+	}
+	_, err := x.exec(ctx, strings.Join(append(statements,
+		"INSERT INTO "+dest+" ("+list+") SELECT "+strings.Join(theirs, ", ")+" FROM "+from+" c WHERE NOT EXISTS (SELECT FROM "+
+			dest+" d WHERE "+strings.Join(match, " AND ")+" AND ROW("+strings.Join(mine, ", ")+")::text = ROW("+strings.Join(theirs, ", ")+
+			")::text) ON CONFLICT ("+quoteList(keyNames(t))+") DO UPDATE SET "+strings.Join(sets, ", "),
+		"DROP TABLE "+from,
+	), "; "))
 	if isState(err, "42P10", "23505", "23502", "23503", "23514", "23P01") {
 		e := wrapError(err, sinkSystem, "exchange the table", t.Name).(*connector.Error)
 		e.Kind, e.Hint = connector.TableFault, "drop what depends on the table (constraints, indexes, views, foreign keys), then `resync` it"

@@ -249,10 +249,6 @@ func TestDestinationOfOthersIsRefused(t *testing.T) {
 	keyless := plain("x")
 	keyless.Key, keyless.Keyless = nil, "ALTER TABLE x ADD PRIMARY KEY (id)"
 	refused(connector.Target{Table: keyless}, "no key")
-	same := plain("fits")
-	same.ID = schema.ID(testdb.QueryText(t, url, "SELECT 'fits'::regclass::oid"))
-	refused(connector.Target{Table: same}, "same table")
-
 	stored(t, s, connector.Target{Table: plain("mine")})
 	s2, err := OpenSink(t.Context(), s.config, connector.Env{Mirror: "other"})
 	must(t, err)

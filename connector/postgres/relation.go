@@ -83,6 +83,7 @@ func (st *stream) settle(ctx context.Context, r *relation) error {
 	if err != nil {
 		return err
 	}
+	now = withKeyOf(now, r.chosen.table)
 	gone := now.Refused != ""
 	agrees := false
 	var columns []catalogAttribute
@@ -113,8 +114,10 @@ func (st *stream) settle(ctx context.Context, r *relation) error {
 // alike reports whether rows of two versions are read and stored in the same way, and no stored value may have changed
 // otherwise. That rows lie elsewhere, as after a TRUNCATE, is left to discovery to find.
 func alike(before, now *schema.Table) bool {
-	d := schema.Compare(before, now)
-	return d.Empty() && rewrote(before, now) == ""
+	known := *before
+	known.Columns = readColumns(before)
+	d := schema.Compare(&known, now)
+	return d.Empty() && rewrote(&known, now) == ""
 }
 
 // between makes a version of the message if it can only be one between before and the catalog, and reports whether it is.
@@ -353,4 +356,19 @@ func (st *stream) nameTypes(ctx context.Context, columns []relationColumn) error
 		return nil
 	})
 	return wrapError(err, sourceSystem, "read the types of columns", schema.Name{})
+}
+
+// withKeyOf returns now with the key of the version that was added, if that is still one: a user may have chosen another
+// key than the first.
+func withKeyOf(now, added *schema.Table) *schema.Table {
+	key := make([]int, len(added.Key))
+	for i, name := range added.KeyNames() {
+		key[i] = now.Column(name)
+	}
+	if slices.Equal(key, now.Key) || !hasKey(now, key) {
+		return now
+	}
+	next := *now
+	next.Key = key
+	return &next
 }

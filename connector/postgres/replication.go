@@ -146,7 +146,12 @@ func (w *walsender) next() (copyData, bool, error) {
 		case 'd':
 			d, err := w.parse(body)
 			return d, err == nil, err
-		case 'N', 'S':
+		case 'N':
+			if err := noticedGap(body); err != nil {
+				return copyData{}, false, err
+			}
+			w.r += 5 + len(body)
+		case 'S':
 			w.r += 5 + len(body)
 		case 'E':
 			return copyData{}, false, decodeServerError(body)
@@ -267,6 +272,23 @@ func decodeServerError(body []byte) error {
 		return damaged("error message: %v", err)
 	}
 	return pgconn.ErrorResponseToPgError(&m)
+}
+
+// noticedGap reports that a publication did not exist at a point of the log, so that changes there are left out. Of that
+// servers from 18 on only warn (LoadPublications in pgoutput.c), where older ones end the stream with an error.
+func noticedGap(body []byte) error {
+	var m pgproto3.NoticeResponse
+	if err := m.Decode(body); err != nil {
+		return damaged("notice: %v", err)
+	}
+	if m.Code != "55000" || m.Routine != "LoadPublications" {
+		return nil
+	}
+	warning := serverError{pgconn.ErrorResponseToPgError((*pgproto3.ErrorResponse)(&m))}
+	return &connector.Error{
+		Kind: connector.Gap, System: sourceSystem, Op: "read the stream", Hint: hintPublicationLost,
+		Err: fmt.Errorf("a publication does not exist at this point of the log: %w", warning),
+	}
 }
 
 // streamError classifies what ends a stream. The codes are those of walsender.c, logical.c and slot.c.

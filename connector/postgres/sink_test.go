@@ -452,6 +452,33 @@ func TestEveryTypeIsStoredAsTheServerReadsIt(t *testing.T) {
 	}
 }
 
+func TestInfiniteIntervalsAreStoredOrRefused(t *testing.T) {
+	url := testServer.Database(t)
+	s := openTestSink(t, url)
+	typ := kind(schema.Interval, "interval")
+	if testServer.Version(t) >= 170000 {
+		storeLiterals(t, s, url, typ, []string{"infinity", "-infinity", "2147483647 mons 2147483647 days"})
+		return
+	}
+	// An older server would take them for large finite ones.
+	for _, with := range []string{"", "inet"} {
+		table := testTable("t"+with, column("id", schema.Int32, "integer"), schema.Column{Name: "v", Type: typ})
+		if with != "" {
+			table.Columns = append(table.Columns, column("other", schema.Text, with))
+		}
+		target := stored(t, s, connector.Target{Table: table})
+		for _, v := range []string{"infinity", "-infinity"} {
+			for _, distinct := range []bool{true, false} {
+				r := literalRows(t, table, []string{"1\x00" + v})
+				r.Distinct = distinct
+				x := begin(t, s)
+				wantKind(t, x.Write(t.Context(), target, r), connector.BadRow)
+				must(t, x.Rollback())
+			}
+		}
+	}
+}
+
 func storeLiterals(t *testing.T, s *Sink, url string, typ schema.Type, literals []string) {
 	conn, err := pgx.Connect(t.Context(), url)
 	must(t, err)

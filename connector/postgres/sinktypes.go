@@ -76,7 +76,7 @@ func readTypes(ctx context.Context, query queryRows, texts []string) (map[string
 		literals[i] = quoteLiteral(text)
 	}
 	rows, err := query(ctx, `
-		SELECT w.name, t.oid, t.typtype, p.proname, t.typdelim, e.oid, e.typtype, ep.proname, e.typdelim
+		SELECT w.name, t.oid, t.typtype, `+receiverOf("p")+`, t.typdelim, e.oid, e.typtype, `+receiverOf("ep")+`, e.typdelim
 		FROM unnest(ARRAY[`+strings.Join(literals, ", ")+`]::text[]) w(name)
 		JOIN pg_catalog.pg_type t ON t.oid = pg_catalog.to_regtype(w.name)
 		LEFT JOIN pg_catalog.pg_proc p ON p.oid = t.typreceive
@@ -101,6 +101,15 @@ func readTypes(ctx context.Context, query queryRows, texts []string) (map[string
 		found[r[0]] = t
 	}
 	return found, nil
+}
+
+// finiteIntervals stands for interval_recv before 17, which takes the two infinite intervals for large ones.
+const finiteIntervals = "interval_recv before 17"
+
+// receiverOf is the name of a receive function, a row of pg_proc.
+func receiverOf(alias string) string {
+	return "CASE WHEN " + alias + ".proname = 'interval_recv' AND pg_catalog.current_setting('server_version_num')::int < 170000 " +
+		"THEN " + quoteLiteral(finiteIntervals) + " ELSE " + alias + ".proname END"
 }
 
 // parseSinkType reads oid, typtype, the receive function and typdelim.

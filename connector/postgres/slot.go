@@ -61,6 +61,14 @@ func (s *Source) isOurs(application string) bool {
 	return application == ours[:min(len(ours), maxNameLength)]
 }
 
+// invalidations explains why the server gave a slot up, by the names of 17 and later (SlotInvalidationCauses in slot.c).
+var invalidations = map[string]string{
+	"wal_removed":            "the log it needs was removed (max_slot_wal_keep_size)",
+	"rows_removed":           "rows of the catalog that it needs were removed (conflict with recovery)",
+	"wal_level_insufficient": "wal_level was lowered on the primary",
+	"idle_timeout":           "it was not used for long (idle_replication_slot_timeout)",
+}
+
 // readSlot returns our slot's row, nil if there is none. The columns that not every version has are read through JSON.
 func (s *Source) readSlot(ctx context.Context) (*slot, error) {
 	r := slot{name: s.slotName()}
@@ -69,14 +77,17 @@ func (s *Source) readSlot(ctx context.Context) (*slot, error) {
 		SELECT r.slot_type, coalesce(r.plugin, ''), coalesce(r.database, ''),
 		       coalesce(r.confirmed_flush_lsn, '0/0')::text,
 		       coalesce(to_jsonb(r)->>'invalidation_reason',
-		                CASE WHEN to_jsonb(r)->>'conflicting' = 'true' THEN 'conflict with recovery'
-		                     WHEN r.wal_status = 'lost' THEN 'the log it needs was removed (max_slot_wal_keep_size)' END, ''),
+		                CASE WHEN to_jsonb(r)->>'conflicting' = 'true' THEN 'rows_removed'
+		                     WHEN r.wal_status = 'lost' THEN 'wal_removed' END, ''),
 		       coalesce(r.active_pid, 0), coalesce(a.application_name, '')
 		FROM pg_catalog.pg_replication_slots r LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = r.active_pid
 		WHERE r.slot_name = $1`, r.name).
 		Scan(&r.kind, &r.plugin, &r.database, &confirmed, &r.lost, &r.pid, &r.application)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
+	}
+	if explained := invalidations[r.lost]; explained != "" {
+		r.lost = explained
 	}
 	if err == nil {
 		r.confirmed, err = ParseLSN(confirmed)

@@ -84,7 +84,7 @@ func (s *Source) Snapshot(ctx context.Context, t *schema.Table) (connector.Snaps
 		return nil, err
 	}
 	// The columns were described by name: it must be the table's own, before and now.
-	if now == nil || now.Refused != "" || before.columns[0].table != oid || now.Describe() != t.Describe() {
+	if now == nil || now.Refused != "" || before.columns[0].table != oid || !sameVersion(now.Table, t) {
 		return nil, viewLost(op, t.Name, "the table is no longer what it was")
 	}
 	now.Table = t
@@ -101,6 +101,33 @@ func (s *Source) Snapshot(ctx context.Context, t *schema.Table) (connector.Snaps
 		return nil, copyError(err, op, t.Name)
 	}
 	return snap, nil
+}
+
+// sameVersion compares what a copy of t depends on: all that the catalog says of the table, but that its key may be another
+// one of those that it has.
+func sameVersion(now, t *schema.Table) bool {
+	same := *t
+	if hasKey(now, t.Key) {
+		same.Key = now.Key
+	}
+	return now.Describe() == same.Describe()
+}
+
+// readColumns are the columns of t as the catalog has them, without what the engine marked.
+func readColumns(t *schema.Table) []schema.Column {
+	columns := slices.Clone(t.Columns)
+	for i := range columns {
+		columns[i].Unread = false
+	}
+	return columns
+}
+
+// hasKey reports whether t has a unique index over the columns of a key, all sent with each update and delete.
+func hasKey(t *schema.Table, key []int) bool {
+	key = slices.Sorted(slices.Values(key))
+	return slices.ContainsFunc(t.Unique, func(u schema.UniqueKey) bool {
+		return u.Unfit == "" && slices.Equal(slices.Sorted(slices.Values(u.Columns)), key)
+	})
 }
 
 func viewLost(op string, table schema.Name, why string) error {
@@ -327,7 +354,7 @@ func (n *snapshot) copySQL(c chunkSpec) string {
 	b.WriteString("COPY (SELECT ")
 	comma := ""
 	for i, col := range n.table.Columns {
-		if col.Generated != "" {
+		if col.Generated != "" || col.Unread {
 			continue
 		}
 		b.WriteString(comma)

@@ -93,7 +93,7 @@ func (s *Source) Rewrote(from, to *schema.Table) string { return rewrote(from, t
 func rewrote(from, to *schema.Table) string {
 	for i := range to.Columns {
 		// The log does not show from which row on the name means the new column.
-		if c := &to.Columns[i]; from.Same(c) < 0 && from.Column(c.Name) >= 0 && to.Same(&from.Columns[from.Column(c.Name)]) < 0 {
+		if c := &to.Columns[i]; !c.Unread && from.Same(c) < 0 && from.Column(c.Name) >= 0 && to.Same(&from.Columns[from.Column(c.Name)]) < 0 {
 			return fmt.Sprintf("column %q was dropped and made again", c.Name)
 		}
 	}
@@ -109,8 +109,8 @@ func rewrote(from, to *schema.Table) string {
 	}
 	for i := range to.Columns {
 		c := &to.Columns[i]
-		if c.Generated != "" {
-			continue // is not in the log either way
+		if c.Generated != "" || c.Unread {
+			continue // its values do not come from there
 		}
 		switch was, known := before.Columns[c.Number]; {
 		case !known:

@@ -312,7 +312,7 @@ func TestPublicationsAreMadeBeforeTheSlot(t *testing.T) {
 	for err == nil {
 		_, err = broken.Next(t.Context())
 	}
-	expectKind(t, err, connector.Gap, `publication "late`, "does not exist", "new slot")
+	expectKind(t, err, connector.Gap, "publication", "late", "does not exist", "new slot")
 }
 
 func TestLeftoverOfAKilledStartIsTakenOver(t *testing.T) {
@@ -596,7 +596,16 @@ func TestResumeNeedsItsSlot(t *testing.T) {
 	expectKind(t, resume(changed(func(p *position) { p.lsn += 1 << 40 })), connector.Gap, "restored")
 	expectKind(t, resume(changed(func(p *position) { p.lsn = 1 })), connector.Gap, "moved it", "on_gap")
 
-	f.exec("ALTER PUBLICATION " + f.source.publicationName(fullPublication) + " SET (publish = 'insert')")
+	alter := "ALTER PUBLICATION " + f.source.publicationName(fullPublication) + " SET "
+	if testServer.Version(t) >= 180000 {
+		f.exec(alter + "(publish_generated_columns = stored)")
+		expectKind(t, resume(at), connector.Gap, "altered")
+		f.exec(alter + "(publish_generated_columns = none)")
+		if err := resume(at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.exec(alter + "(publish = 'insert')")
 	expectKind(t, resume(at), connector.Gap, "altered")
 	f.exec("DROP PUBLICATION " + f.source.publicationName(fullPublication))
 	expectKind(t, resume(at), connector.Gap, "does not exist", "catalog")
@@ -613,9 +622,28 @@ func TestResumeNeedsItsSlot(t *testing.T) {
 }
 
 func TestSlotThatTheServerGaveUpIsAGap(t *testing.T) {
+	f := newServerFixture(t, "max_slot_wal_keep_size=16MB", "max_wal_size=32MB")
+	at := f.leaveSlot()
+	f.awaitSlotLost()
+	_, err := f.source.Stream(t.Context(), "", at)
+	expectKind(t, err, connector.Gap, "invalid", "max_slot_wal_keep_size", "on_gap")
+}
+
+func TestSlotThatWasIdleForTooLongIsAGap(t *testing.T) {
+	needVersion(t, 180000, "idle_replication_slot_timeout")
+	f := newServerFixture(t, "idle_replication_slot_timeout=1s")
+	at := f.leaveSlot()
+	f.awaitSlotLost()
+	_, err := f.source.Stream(t.Context(), "", at)
+	expectKind(t, err, connector.Gap, "invalid", "idle_replication_slot_timeout", "on_gap")
+}
+
+// newServerFixture is a fixture on a server of the test's own: its slot is not to be the first victim of other tests'
+// logs, nor theirs of its limits. It has a table a.
+func newServerFixture(t *testing.T, settings ...string) *streamFixture {
+	t.Helper()
 	testServer.Database(t) // skips without a server
-	// The test's slot is not to be the first victim of other tests' logs, nor theirs of its limit.
-	own, err := testdb.StartPostgres("max_slot_wal_keep_size=16MB", "max_wal_size=32MB")
+	own, err := testdb.StartPostgres(settings...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -623,21 +651,39 @@ func TestSlotThatTheServerGaveUpIsAGap(t *testing.T) {
 	f := &streamFixture{t: t, url: own.URL("postgres"), mirror: "m"}
 	f.exec("CREATE TABLE a (id int PRIMARY KEY)")
 	f.source = f.open(f.url)
+	return f
+}
+
+// leaveSlot makes a stream, closes it and returns how far it was read.
+func (f *streamFixture) leaveSlot() connector.Positions {
+	f.t.Helper()
 	st := f.stream(nil)
 	f.add(st, "a")
 	at := lastProgress(f.upTo(st, f.head()))
 	st.Close()
-	testdb.Eventually(t, func() error {
+	return at
+}
+
+// awaitSlotLost gives the server reasons to give the slot up until it does.
+func (f *streamFixture) awaitSlotLost() {
+	f.t.Helper()
+	testdb.Eventually(f.t, func() error {
 		f.exec("INSERT INTO a SELECT coalesce(max(id), 0) + 1 FROM a")
 		f.exec("SELECT pg_switch_wal()")
 		f.exec("CHECKPOINT")
-		if status := f.slotColumn("wal_status"); status != "lost" {
-			return fmt.Errorf("the slot's log is %s", status)
+		if slot, err := f.source.readSlot(f.t.Context()); err != nil || slot.lost == "" {
+			return fmt.Errorf("the slot is not lost: %v, %w", slot, err)
 		}
 		return nil
 	})
-	_, err = f.source.Stream(t.Context(), "", at)
-	expectKind(t, err, connector.Gap, "invalid", "max_slot_wal_keep_size", "on_gap")
+}
+
+// needVersion skips a test on a server older than version (server_version_num), which lacks what.
+func needVersion(t *testing.T, version int, what string) {
+	t.Helper()
+	if have := testServer.Version(t); have < version {
+		t.Skipf("server version %d has no %s", have, what)
+	}
 }
 
 func TestSlotOfAnotherUserIsNotTakenAway(t *testing.T) {

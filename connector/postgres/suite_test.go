@@ -79,6 +79,14 @@ func (s *suiteDatabase) AddColumn(table schema.Name, c schema.Column) error {
 	return s.run("ALTER TABLE " + quoteName(table) + " ADD COLUMN " + quoteIdent(c.Name) + " " + c.Type.Native)
 }
 
+// PublishAll has the mirror's own publication publish a whole schema, as only 15 and later can.
+func (s *suiteDatabase) PublishAll() (bool, error) {
+	if testServer.Version(s.t) < 150000 {
+		return false, nil
+	}
+	return true, s.run("ALTER PUBLICATION " + quoteIdent(objectName(s.mirror)) + " ADD TABLES IN SCHEMA public")
+}
+
 // run runs statements as one transaction.
 func (s *suiteDatabase) run(sql string) error {
 	return s.with(func(conn *pgx.Conn) error {
@@ -237,6 +245,10 @@ func (s *suiteSink) History(table schema.Name, columns []string) ([]connectortes
 		rows = append(rows, h)
 	}
 	return rows, nil
+}
+
+func (s *suiteSink) SoftRows(table schema.Name, columns []string) ([]connectortest.Row, error) {
+	return s.query("SELECT " + s.list(columns) + `, ("_sluice_deleted_at" AT TIME ZONE 'UTC')::text || '+00' FROM ` + quoteName(table)), nil
 }
 
 func (s *suiteSink) CreateForeign(table schema.Name, columns ...string) error {

@@ -84,7 +84,9 @@ func (b *batch) findUnsent() {
 	}
 }
 
-func (b *batch) isUnsent(c, i int) bool { return b.rows.IsUnsent(b.sinkLayout.columns[c].source, i) }
+func (b *batch) isUnsent(c, i int) bool {
+	return c != b.deleted && b.rows.IsUnsent(b.sinkLayout.columns[c].source, i)
+}
 
 // hasUnsent reports whether a value of row i was not sent.
 func (b *batch) hasUnsent(i int) bool {
@@ -154,8 +156,23 @@ func (l *sinkLayout) rowStatements() (put, remove string) {
 	for c := range l.columns {
 		values[c] = param(c + 1)
 	}
-	return "INSERT INTO " + l.dest + " (" + l.columnList() + ") VALUES (" + strings.Join(values, ", ") + ")" + l.onConflict(),
-		"DELETE FROM " + l.dest + " WHERE " + l.match("", func(n int) string { return param(n + 1) })
+	put = "INSERT INTO " + l.dest + " (" + l.columnList() + ") VALUES (" + strings.Join(values, ", ") + ")" + l.onConflict()
+	return put, l.remove(param(len(l.key)+1), "", l.match("d.", func(n int) string { return param(n + 1) }))
+}
+
+// remove is the statement by which the rows d that meet the condition go, or are marked as deleted at a time; from is
+// what else the condition is about.
+func (l *sinkLayout) remove(at, from, condition string) string {
+	if l.deleted < 0 {
+		if from != "" {
+			from = " USING " + from
+		}
+		return "DELETE FROM " + l.dest + " d" + from + " WHERE " + condition
+	}
+	if from != "" {
+		from = " FROM " + from
+	}
+	return "UPDATE " + l.dest + " d SET " + l.columns[l.deleted].sql + " = " + at + from + " WHERE " + condition + l.live
 }
 
 // param writes the nth parameter of a statement, from 1.
@@ -260,7 +277,7 @@ func (b *batch) stageDelete(w *copyIn, s stage, i int) error {
 		w.null()
 	}
 	for c := range b.columns {
-		if !slices.Contains(b.key, c) {
+		if !slices.Contains(b.key, c) && c != b.deleted {
 			w.null()
 		} else if err := w.value(&b.columns[c], i); err != nil {
 			return b.rowError(err, c, i)
@@ -322,11 +339,11 @@ func (x *tx) applyStage(ctx context.Context, b *batch, s stage, deletes, puts, p
 			sets = append(sets, fmt.Sprintf("c%d = CASE get_bit(s.u, %d) WHEN 1 THEN d.%s ELSE s.c%d END", c, c, b.sinkLayout.columns[c].sql, c))
 		}
 		statements = append(statements, "UPDATE "+s.name+" s SET "+strings.Join(sets, ", ")+" FROM "+b.dest+
-			" d WHERE s.u IS NOT NULL AND "+b.match("d.", staged("o")))
+			" d WHERE s.u IS NOT NULL AND "+b.match("d.", staged("o"))+b.live)
 	}
 	if deletes > 0 {
-		statements = append(statements, "DELETE FROM "+b.dest+" d USING "+s.name+" s WHERE s.op = 'D' AND "+
-			b.match("d.", func(n int) string { return fmt.Sprintf("s.c%d", b.key[n]) }))
+		statements = append(statements, b.remove(fmt.Sprintf("s.c%d", b.deleted), s.name+" s",
+			"s.op = 'D' AND "+b.match("d.", func(n int) string { return fmt.Sprintf("s.c%d", b.key[n]) })))
 	}
 	if puts > 0 {
 		from := make([]string, len(b.columns))
@@ -449,9 +466,7 @@ func (x *tx) writeRows(ctx context.Context, b *batch) error {
 		case connector.Delete:
 			err = w.delete(ctx, i)
 		case connector.Truncate:
-			if err = w.finish(); err == nil {
-				err = x.truncate(ctx, b.sinkLayout)
-			}
+			err = w.truncate(ctx, i)
 		}
 		if err != nil {
 			return err
@@ -551,11 +566,39 @@ func (w *rowWriter) addKey(i int) error {
 	return nil
 }
 
+// addDeletion adds when row i goes, where that is kept.
+func (w *rowWriter) addDeletion(i int) error {
+	if w.deleted < 0 {
+		return nil
+	}
+	return w.add(w.deleted, i)
+}
+
 func (w *rowWriter) delete(ctx context.Context, i int) error {
 	if err := w.addKey(i); err != nil {
 		return err
 	}
+	if err := w.addDeletion(i); err != nil {
+		return err
+	}
 	return w.call(ctx, w.deleteRow, i, false)
+}
+
+func (w *rowWriter) truncate(ctx context.Context, i int) error {
+	if w.target.Existing == connector.MergeExisting {
+		return sinkFault(connector.TableFault, "write rows", w.target.Name, "delete the source's rows from the table, then `resync` it",
+			"the source has truncated the table, and which rows of the destination are its own is not known (`existing: merge`)")
+	}
+	if w.deleted >= 0 {
+		if err := w.addDeletion(i); err != nil {
+			return err
+		}
+		return w.call(ctx, w.remove(param(1), "", "true"), i, false)
+	}
+	if err := w.finish(); err != nil {
+		return err
+	}
+	return w.x.truncate(ctx, w.sinkLayout)
 }
 
 // put writes row i in place of the stored row with its key, and of the one with the key of row old.
@@ -578,6 +621,9 @@ func (w *rowWriter) put(ctx context.Context, i, old int) error {
 
 // update changes the values of row i that were sent in the stored row with the key of row old.
 func (w *rowWriter) update(ctx context.Context, i, old int) error {
+	if old != i && w.deleted >= 0 {
+		return w.moveOn(ctx, i, old)
+	}
 	if old != i {
 		if err := w.makeRoom(ctx, i, old); err != nil {
 			return err
@@ -597,9 +643,47 @@ func (w *rowWriter) update(ctx context.Context, i, old int) error {
 	if err := w.addKey(old); err != nil {
 		return err
 	}
-	sql := "UPDATE " + w.dest + " SET " + strings.Join(sets, ", ") + " WHERE " +
-		w.match("", func(n int) string { return param(sent + n + 1) })
+	sql := "UPDATE " + w.dest + " d SET " + strings.Join(sets, ", ") + " WHERE " +
+		w.match("d.", func(n int) string { return param(sent + n + 1) }) + w.live
 	return w.call(ctx, sql, i, true)
+}
+
+// moveOn puts row i, with the values that were not sent from the stored row with the key of row old, which stays as a
+// deleted one, unless the server takes the old and the new key for equal.
+func (w *rowWriter) moveOn(ctx context.Context, i, old int) error {
+	values := make([]string, len(w.columns))
+	for c := range w.columns {
+		if w.isUnsent(c, i) {
+			values[c] = "d." + w.sinkLayout.columns[c].sql
+			continue
+		}
+		if err := w.add(c, i); err != nil {
+			return err
+		}
+		values[c] = param(len(w.values))
+	}
+	sent := len(w.values)
+	if err := w.addKey(old); err != nil {
+		return err
+	}
+	put := "INSERT INTO " + w.dest + " (" + w.columnList() + ") SELECT " + strings.Join(values, ", ") + " FROM " + w.dest + " d WHERE " +
+		w.match("d.", func(n int) string { return param(sent + n + 1) }) + w.live + w.onConflict()
+	if err := w.call(ctx, put, i, true); err != nil {
+		return err
+	}
+	if err := w.addKey(old); err != nil {
+		return err
+	}
+	if err := w.addDeletion(old); err != nil {
+		return err
+	}
+	if err := w.addKey(i); err != nil {
+		return err
+	}
+	keys := len(w.key)
+	mark := w.remove(param(keys+1), "", w.match("d.", func(n int) string { return param(n + 1) })+
+		" AND NOT ("+w.match("d.", func(n int) string { return param(keys + 1 + n + 1) })+")")
+	return w.call(ctx, mark, i, false)
 }
 
 // makeRoom deletes the stored row under the new key of a row that moves there, unless the server takes the old and the

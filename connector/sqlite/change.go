@@ -57,7 +57,7 @@ func (s *Sink) Change(ctx context.Context, t *connector.Target, a connector.Alte
 // planChange returns the target of the new version, nil if that is stored in another place or under another key.
 func planChange(t *connector.Target, want connector.Target) *connector.Target {
 	next := want
-	next.Name, next.Copy = destinationOf(want.Name), t.Copy
+	next.Name, next.Copy, next.UniqueBeyondKey, next.Notes = destinationOf(want.Name), t.Copy, t.UniqueBeyondKey, t.Notes
 	next.Columns = storedColumns(&want)
 	if next.Name != t.Name || next.History != t.History || next.SoftDelete != t.SoftDelete || checkTarget(&next) != nil {
 		return nil

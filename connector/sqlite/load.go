@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"zombiezen.com/go/sqlite"
 
 	"github.com/sluicehq/sluice/connector"
@@ -19,14 +20,16 @@ type layout struct {
 	copy    int    // as the target had it
 	dest    string // quoted
 	columns []writtenColumn
-	key     []int // indexes into columns; nil: none, or not stored whole
+	key     []int  // indexes into columns; nil: none, or not stored whole
+	deleted int    // index of the column DeletedAt, -1: deletes are hard
+	live    string // condition that a stored row lives, behind AND; "" where every one does
 
 	put, remove, load string // statements for one row
 }
 
-// writtenColumn is a column of the source that we write.
+// writtenColumn is a column that we write: the source's, and DeletedAt.
 type writtenColumn struct {
-	source    int // index into Table.Columns
+	source    int // index into Table.Columns, -1 for DeletedAt
 	name, sql string
 	typ       schema.Type
 }
@@ -36,9 +39,16 @@ func (w *writer) layoutOf(t *connector.Target) *layout {
 	if l := w.layouts[t.Name.Table]; l != nil && l.target == t && l.copy == t.Copy {
 		return l
 	}
-	l := &layout{target: t, copy: t.Copy, dest: quoteIdent(t.Name.Table)}
+	l := &layout{target: t, copy: t.Copy, dest: quoteIdent(t.Name.Table), deleted: -1}
 	for i, c := range t.Columns {
 		l.columns = append(l.columns, writtenColumn{source: c, name: t.SinkNames[i], sql: quoteIdent(t.SinkNames[i]), typ: t.Table.Columns[c].Type})
+	}
+	if t.SoftDelete {
+		l.deleted = len(l.columns)
+		l.columns = append(l.columns, writtenColumn{
+			source: -1, name: connector.DeletedAt, sql: quoteIdent(connector.DeletedAt), typ: schema.Type{Kind: schema.TimestampTZ},
+		})
+		l.live = " AND " + l.columns[l.deleted].sql + " IS NULL"
 	}
 	for _, name := range sinkKey(t) {
 		l.key = append(l.key, slices.IndexFunc(l.columns, func(c writtenColumn) bool { return c.name == name }))
@@ -49,13 +59,22 @@ func (w *writer) layoutOf(t *connector.Target) *layout {
 	}
 	insert := " (" + l.columnList() + ") VALUES (" + strings.Join(values, ", ") + ")"
 	l.put = "INSERT INTO " + l.dest + insert + l.onConflict()
-	l.remove = "DELETE FROM " + l.dest + " WHERE " + l.match(1)
+	l.remove = l.removal(len(l.key)+1) + l.match(1) + l.live
 	l.load = "INSERT INTO " + quoteIdent(copyName(t)) + insert
 	if t.History {
 		l.load = "INSERT INTO " + quoteIdent(copyName(t)) + ` (` + l.columnList() + `, "_sluice_op") VALUES (` + strings.Join(values, ", ") + ", 'copy')"
 	}
 	w.layouts[t.Name.Table] = l
 	return l
+}
+
+// removal is the beginning, up to the condition, of the statement by which rows go, or are marked as deleted at the time in
+// parameter n.
+func (l *layout) removal(n int) string {
+	if l.deleted < 0 {
+		return "DELETE FROM " + l.dest + " WHERE "
+	}
+	return "UPDATE " + l.dest + " SET " + l.columns[l.deleted].sql + " = " + param(n) + " WHERE "
 }
 
 // columnList joins the quoted names of the columns.
@@ -119,9 +138,11 @@ func (w *writer) newBatch(t *connector.Target, r *connector.Rows) (*batch, error
 	b.columns = make([]boundColumn, len(b.layout.columns))
 	for i := range b.layout.columns {
 		c := &b.layout.columns[i]
-		a := r.Values.Column(c.source)
+		a, err := b.valuesOf(i)
+		if err != nil {
+			return nil, &connector.Error{System: sinkSystem, Op: "write rows", Table: t.Name, Column: c.name, Err: err}
+		}
 		bound := boundColumn{Array: a}
-		var err error
 		if bound.bind, err = bindColumn(c.typ, a); err == nil && slices.Contains(b.key, i) {
 			bound.json, err = jsonColumn(c.typ, a)
 		}
@@ -131,6 +152,14 @@ func (w *writer) newBatch(t *connector.Target, r *connector.Rows) (*batch, error
 		b.columns[i] = bound
 	}
 	return b, nil
+}
+
+// valuesOf returns the values of column i of the layout.
+func (b *batch) valuesOf(i int) (arrow.Array, error) {
+	if i == b.deleted {
+		return b.rows.DeletionTimes(memory.DefaultAllocator) // which the garbage collector frees
+	}
+	return b.rows.Values.Column(b.layout.columns[i].source), nil
 }
 
 // bind binds the value of a column in row i to a parameter.

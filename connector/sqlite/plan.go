@@ -32,7 +32,9 @@ func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Targ
 	nameColumns(&t)
 	var found destination
 	err := s.read(ctx, func(conn *sqlite.Conn) (err error) {
-		found, err = s.findDestination(conn, &t)
+		if found, err = s.findDestination(conn, &t); err == nil && found.form == "table" && !t.History {
+			t.UniqueBeyondKey, err = hasUniqueBeyondKey(conn, found.name, sinkKey(&t))
+		}
 		return err
 	})
 	if err != nil {
@@ -56,6 +58,26 @@ func nameColumns(t *connector.Target) {
 		t.SinkTypes = append(t.SinkTypes, declared)
 		t.Misfits = append(t.Misfits, misfit)
 	}
+}
+
+// hasUniqueBeyondKey reports whether rows with different keys can be refused beside each other. A unique index that holds
+// all columns of the key cannot do that.
+func hasUniqueBeyondKey(conn *sqlite.Conn, table string, key []string) (bool, error) {
+	held := map[string][]string{} // columns by index; "" is the primary key where that is the row's number
+	err := query(conn, `
+		SELECT i.name, c.name FROM pragma_index_list(?1) AS i JOIN pragma_index_info(i.name) AS c WHERE i."unique"
+		UNION ALL SELECT '', name FROM pragma_table_info(?1)
+		WHERE pk > 0 AND NOT EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE origin = 'pk')`, func(row *sqlite.Stmt) {
+		held[row.ColumnText(0)] = append(held[row.ColumnText(0)], foldName(row.ColumnText(1)))
+	}, table)
+	for _, columns := range held {
+		for _, name := range key {
+			if !slices.Contains(columns, foldName(name)) {
+				return true, err
+			}
+		}
+	}
+	return false, err
 }
 
 func destinationOf(n schema.Name) schema.Name {
@@ -86,9 +108,6 @@ func checkTarget(t *connector.Target) error {
 	}
 	if name := foldName(t.Name.Table); strings.HasPrefix(name, ourTables) || strings.HasPrefix(name, "sqlite_") {
 		return refuse("choose another `destination`", "names that begin with %q or \"sqlite_\" are not for mirrored tables", ourTables)
-	}
-	if t.SoftDelete {
-		return refuse("set `deletes: hard`", "this sink has no soft deletes")
 	}
 	seen := map[string]string{}
 	for _, c := range t.Columns {
@@ -226,6 +245,9 @@ func tableColumns(t *connector.Target) []tableColumn {
 	}
 	if t.History {
 		columns = append(columns, historyColumns...)
+	}
+	if t.SoftDelete {
+		columns = append(columns, tableColumn{name: connector.DeletedAt, typ: "TEXT", source: -1})
 	}
 	return columns
 }

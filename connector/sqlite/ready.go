@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"zombiezen.com/go/sqlite"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/schema"
 )
 
 const exchangeOp = "exchange the table"
@@ -135,7 +137,7 @@ func (w *writer) place(t *connector.Target, adopted bool) error {
 		return err
 	case t.History && (!adopted || bound != ""):
 		return w.appendCopy(t)
-	case bound != "":
+	case bound != "", t.SoftDelete:
 		return w.merge(t)
 	}
 	if err := w.exec("DROP TABLE " + dest); err != nil {
@@ -149,7 +151,7 @@ func (w *writer) rename(t *connector.Target) error {
 }
 
 // merge makes the destination's rows those of the copy, touching only rows that differ, so that indexes and triggers that
-// somebody has made go on.
+// somebody has made go on. With soft deletes, rows that the copy lacks stay as deleted ones.
 func (w *writer) merge(t *connector.Target) error {
 	if err := w.addColumns(t); err != nil {
 		return err
@@ -173,8 +175,13 @@ func (w *writer) merge(t *connector.Target) error {
 		action = "UPDATE SET " + strings.Join(sets, ", ")
 	}
 	dest, from, list, found := quoteIdent(t.Name.Table), quoteIdent(copyName(t)), strings.Join(names, ", "), strings.Join(match, " AND ")
+	gone := "DELETE FROM " + dest + " AS d WHERE "
+	if t.SoftDelete {
+		now, deleted := string(schema.AppendTimestampTZ(nil, time.Now().UnixMicro()-year2000)), quoteIdent(connector.DeletedAt)
+		gone = "UPDATE " + dest + " AS d SET " + deleted + " = '" + now + "' WHERE d." + deleted + " IS NULL AND "
+	}
 	for _, sql := range []string{
-		"DELETE FROM " + dest + " AS d WHERE NOT EXISTS (SELECT 1 FROM " + from + " AS c WHERE " + found + ")",
+		gone + "NOT EXISTS (SELECT 1 FROM " + from + " AS c WHERE " + found + ")",
 		"INSERT INTO " + dest + " (" + list + ") SELECT " + list + " FROM " + from + " AS c WHERE NOT EXISTS (SELECT 1 FROM " + dest +
 			" AS d WHERE " + strings.Join(same, " AND ") + ") ON CONFLICT (" + quoteList(key) + ") DO " + action,
 		"DROP TABLE " + from,

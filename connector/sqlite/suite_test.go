@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,6 +111,10 @@ func (f *suiteFile) History(table schema.Name, columns []string) ([]connectortes
 		rows = append(rows, h)
 	}
 	return rows, err
+}
+
+func (f *suiteFile) SoftRows(table schema.Name, columns []string) ([]connectortest.Row, error) {
+	return f.Rows(table, append(slices.Clone(columns), connector.DeletedAt))
 }
 
 func (f *suiteFile) CreateForeign(table schema.Name, columns ...string) error {

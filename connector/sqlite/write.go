@@ -54,7 +54,9 @@ func (b *batch) findUnsent() {
 
 func isPut(op connector.Op) bool { return op == connector.Insert || op == connector.Update }
 
-func (b *batch) isUnsent(c, i int) bool { return b.rows.IsUnsent(b.layout.columns[c].source, i) }
+func (b *batch) isUnsent(c, i int) bool {
+	return c != b.deleted && b.rows.IsUnsent(b.layout.columns[c].source, i)
+}
 
 // unsentIn returns the columns of row i whose values were not sent.
 func (b *batch) unsentIn(i int) []int {
@@ -145,7 +147,7 @@ func (b *batch) writeSet() error {
 		}
 	}
 	if staged {
-		return b.w.exec("DELETE FROM " + b.stageName())
+		return b.clearStage()
 	}
 	return nil
 }
@@ -154,12 +156,19 @@ func (b *batch) writeSet() error {
 // columns have no types, so that values stay as they are.
 func (b *batch) stageName() string { return fmt.Sprintf("temp.sluice_stage_%d", len(b.columns)) }
 
-func (b *batch) stage(leaves []bool) error {
+// makeStage makes the stage, which is empty between two uses.
+func (b *batch) makeStage() error {
 	columns := []string{"n INTEGER PRIMARY KEY"}
 	for c := range b.columns {
 		columns = append(columns, fmt.Sprintf("c%d", c))
 	}
-	if err := b.w.exec("CREATE TABLE IF NOT EXISTS " + b.stageName() + " (" + strings.Join(columns, ", ") + ")"); err != nil {
+	return b.w.exec("CREATE TABLE IF NOT EXISTS " + b.stageName() + " (" + strings.Join(columns, ", ") + ")")
+}
+
+func (b *batch) clearStage() error { return b.w.exec("DELETE FROM " + b.stageName()) }
+
+func (b *batch) stage(leaves []bool) error {
+	if err := b.makeStage(); err != nil {
 		return err
 	}
 	for i := range b.rows.Len() {
@@ -188,7 +197,7 @@ func (b *batch) stageRow(i, old int, unsent []int) error {
 		into, from = append(into, fmt.Sprintf("c%d", c)), append(from, b.layout.columns[c].sql)
 	}
 	s, err := b.w.prepare("INSERT INTO " + b.stageName() + " (" + strings.Join(into, ", ") + ") SELECT " + strings.Join(from, ", ") +
-		" FROM " + b.dest + " WHERE " + b.match(2))
+		" FROM " + b.dest + " WHERE " + b.match(2) + b.live)
 	if err != nil {
 		return err
 	}
@@ -269,10 +278,35 @@ func (b *batch) deleteRow(i int) error {
 	if err := b.bindKey(s, 1, i); err != nil {
 		return err
 	}
+	if err := b.bindDeletion(s, len(b.key)+1, i); err != nil {
+		return err
+	}
 	if err := run(s); err != nil {
 		return b.refused(err, i)
 	}
 	return nil
+}
+
+// bindDeletion binds when row i goes to parameter n, where that is kept.
+func (b *batch) bindDeletion(s *sqlite.Stmt, n, i int) error {
+	if b.deleted < 0 {
+		return nil
+	}
+	return b.bind(s, n, b.deleted, i)
+}
+
+func (b *batch) truncate(i int) error {
+	if b.deleted < 0 {
+		return b.w.exec("DELETE FROM " + b.dest) // which SQLite does at once, as nothing is asked of the rows
+	}
+	s, err := b.w.prepare(b.removal(1) + "true" + b.live)
+	if err != nil {
+		return err
+	}
+	if err := b.bindDeletion(s, 1, i); err != nil {
+		return err
+	}
+	return run(s)
 }
 
 // updateRow changes the values of row i that were sent in the stored row with the key of row old.
@@ -283,7 +317,7 @@ func (b *batch) updateRow(i, old int, unsent []int) error {
 			sets = append(sets, b.layout.columns[c].sql+" = "+param(c+1))
 		}
 	}
-	s, err := b.w.prepare("UPDATE " + b.dest + " SET " + strings.Join(sets, ", ") + " WHERE " + b.match(len(b.columns)+1))
+	s, err := b.w.prepare("UPDATE " + b.dest + " SET " + strings.Join(sets, ", ") + " WHERE " + b.match(len(b.columns)+1) + b.live)
 	if err != nil {
 		return err
 	}
@@ -311,7 +345,7 @@ func (b *batch) writeRows() error {
 		case connector.Delete:
 			err = b.deleteRow(i)
 		case connector.Truncate:
-			err = b.w.exec("DELETE FROM " + b.dest)
+			err = b.truncate(i)
 		}
 		if err != nil {
 			return err
@@ -335,12 +369,32 @@ func (b *batch) writeRow(i int) error {
 			return err
 		}
 		return b.putRow(i)
+	case old != i && b.deleted >= 0:
+		return b.moveOn(i, old, unsent)
 	case old != i:
 		if err := b.makeRoom(i, old); err != nil {
 			return err
 		}
 	}
 	return b.updateRow(i, old, unsent)
+}
+
+// moveOn puts row i, with the values that were not sent from the stored row with the key of row old, which stays as a deleted
+// one, unless SQLite takes the old and the new key for equal.
+func (b *batch) moveOn(i, old int, unsent []int) error {
+	if err := b.makeStage(); err != nil {
+		return err
+	}
+	if err := b.stageRow(i, old, unsent); err != nil {
+		return err
+	}
+	if err := b.deleteRow(old); err != nil {
+		return err
+	}
+	if err := b.putStaged(i, unsent); err != nil {
+		return err
+	}
+	return b.clearStage()
 }
 
 // makeRoom deletes the stored row under the new key of a row that moves there, unless SQLite takes the old and the new key

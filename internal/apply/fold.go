@@ -2,8 +2,10 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -23,6 +25,8 @@ type folded struct {
 // outcome is what becomes of one key. Row numbers are indexes into the batch.
 type outcome struct {
 	deleted bool
+	kept    bool    // deleted, and its image stays (soft deletes)
+	by      int32   // the row that deleted it
 	row     int32   // the last image of the key's row, or the row that deleted it
 	columns []int32 // by column, the row that its value comes from; nil: all from row
 	partial bool    // a value is still unsent
@@ -33,8 +37,16 @@ type outcome struct {
 // a delete, whatever came before: a row under it may be stored. The changes of one key are merged, a value that was not
 // sent taken from the change before; what is unsent even then is left for the sink to take from the row stored under
 // the key that the row had when the batch began.
-func fold(ctx context.Context, alloc memory.Allocator, rows *connector.Rows, key []int) (folded, error) {
+//
+// With soft deletes a deleted key keeps the image that the batch made of it, with the time of the first deletion since; of
+// a truncation, which deletes all that is stored too, fold can make nothing, and the rows must not hold one.
+func fold(ctx context.Context, alloc memory.Allocator, rows *connector.Rows, key []int, soft bool) (folded, error) {
 	f := folder{rows: rows, keys: newKeyEncoder(rows.Values, key), index: make(map[string]int32, rows.Len())}
+	if soft {
+		if f.times = rows.CommitTimes(); len(f.times) != rows.Len() {
+			return folded{}, fmt.Errorf("commits cover %d of %d rows", len(f.times), rows.Len())
+		}
+	}
 	simple := true // nothing was merged, moved or truncated: the batch is its own result
 	for i := 0; i < rows.Len(); i++ {
 		merged, err := f.add(int32(i))
@@ -47,6 +59,12 @@ func fold(ctx context.Context, alloc memory.Allocator, rows *connector.Rows, key
 		same := *rows
 		same.Values.Retain()
 		same.Distinct, same.Commits = true, nil
+		if soft {
+			same.Deleted = make([]time.Time, rows.Len())
+			for _, o := range f.outcomes { // one a row, in their order
+				same.Deleted[o.row] = f.deletedAt(&o)
+			}
+		}
 		return folded{rows: &same}, nil
 	}
 	out, err := f.gather(ctx, alloc)
@@ -58,6 +76,7 @@ type folder struct {
 	keys      keyEncoder
 	index     map[string]int32 // key to its place in outcomes
 	outcomes  []outcome
+	times     []time.Time // of the rows' commits, with soft deletes; else nil
 	truncated bool
 	before    int32 // the Before row that stands in front of the row being added, if hasBefore
 	hasBefore bool
@@ -67,6 +86,9 @@ type folder struct {
 func (f *folder) add(i int32) (merged bool, err error) {
 	switch op := f.rows.Op(int(i)); op {
 	case connector.Truncate:
+		if f.times != nil {
+			return false, errors.New("a truncation among rows whose deletion is soft")
+		}
 		f.outcomes, f.truncated = f.outcomes[:0], true
 		clear(f.index)
 		return true, nil
@@ -75,7 +97,7 @@ func (f *folder) add(i int32) (merged bool, err error) {
 		return true, nil
 	case connector.Delete:
 		o, isNew := f.at(i)
-		*o = outcome{deleted: true, row: i, origin: -1}
+		f.remove(o, isNew, i)
 		return !isNew, nil
 	case connector.Insert:
 		o, isNew := f.at(i)
@@ -86,6 +108,24 @@ func (f *folder) add(i int32) (merged bool, err error) {
 	default:
 		return false, fmt.Errorf("row with unknown operation %d", op)
 	}
+}
+
+// remove makes an outcome that of a key which row i deletes.
+func (f *folder) remove(o *outcome, isNew bool, i int32) {
+	switch {
+	case f.times == nil, isNew:
+		*o = outcome{deleted: true, by: i, row: i, origin: -1}
+	case !o.deleted:
+		o.deleted, o.kept, o.by = true, true, i
+	}
+}
+
+// deletedAt returns when the outcome's row was deleted; the zero time: it lives.
+func (f *folder) deletedAt(o *outcome) time.Time {
+	if !o.deleted {
+		return time.Time{}
+	}
+	return f.times[o.by]
 }
 
 // update merges row i onto what is known of the row that it changes, under its old key if there is a Before.
@@ -103,7 +143,7 @@ func (f *folder) update(i int32) (merged bool) {
 				origin = base.origin
 			}
 		}
-		*old = outcome{deleted: true, row: f.before, origin: -1}
+		f.remove(old, isNew, f.before)
 		o, _ := f.at(i)
 		*o = f.image(i, base, origin)
 		return true
@@ -167,7 +207,7 @@ func (f *folder) gather(ctx context.Context, alloc memory.Allocator) (*connector
 	for n := range f.outcomes {
 		o := &f.outcomes[n]
 		switch {
-		case o.deleted:
+		case o.deleted && !o.kept:
 			ops, from = append(ops, connector.Delete), append(from, o)
 		case !o.partial:
 			ops, from = append(ops, connector.Insert), append(from, o)
@@ -175,7 +215,7 @@ func (f *folder) gather(ctx context.Context, alloc memory.Allocator) (*connector
 			ops, from = append(ops, connector.Update), append(from, o)
 		default:
 			ops = append(ops, connector.Before, connector.Update)
-			from = append(from, &outcome{row: o.origin, origin: -1}, o)
+			from = append(from, &outcome{deleted: true, by: o.origin, row: o.origin, origin: -1}, o)
 		}
 	}
 	if len(ops) == 0 {
@@ -202,8 +242,15 @@ func (f *folder) gather(ctx context.Context, alloc memory.Allocator) (*connector
 			unsent[c] = f.unsentOf(from, c)
 		}
 	}
+	var deleted []time.Time
+	if f.times != nil {
+		deleted = make([]time.Time, len(from))
+		for r, o := range from {
+			deleted[r] = f.deletedAt(o)
+		}
+	}
 	return &connector.Rows{
-		Table: f.rows.Table, Ops: ops, Unsent: unsent, Distinct: true,
+		Table: f.rows.Table, Ops: ops, Unsent: unsent, Distinct: true, Deleted: deleted,
 		Values: array.NewRecordBatch(f.rows.Values.Schema(), columns, int64(len(ops))),
 	}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"pgregory.net/rapid"
@@ -20,8 +21,9 @@ var foldTable = &schema.Table{
 	Columns: []schema.Column{connectortest.Int64("id"), connectortest.Text("v"), connectortest.Text("big")},
 }
 
-// changes draws a sequence of changes that a log could hold, over a table that holds the rows `stored`.
-func changes(t *rapid.T, b *connectortest.RowsBuilder, stored []string) {
+// changes draws a sequence of changes that a log could hold, over a table that holds the rows `stored`; with soft deletes
+// there is no truncation among them.
+func changes(t *rapid.T, b *connectortest.RowsBuilder, stored []string, soft bool) {
 	present := map[string]bool{}
 	for _, k := range stored {
 		present[k] = true
@@ -38,7 +40,7 @@ func changes(t *rapid.T, b *connectortest.RowsBuilder, stored []string) {
 			big = connectortest.Unsent
 		}
 		switch op := rapid.IntRange(0, 11).Draw(t, "op"); {
-		case op == 0:
+		case op == 0 && !soft:
 			add(connector.Truncate, nil)
 			clear(present)
 		case op <= 2 && present[key]:
@@ -63,7 +65,7 @@ func changes(t *rapid.T, b *connectortest.RowsBuilder, stored []string) {
 }
 
 // write applies rows to a sink that holds the rows `stored` and returns what it holds then.
-func write(t *rapid.T, stored []string, rows ...*connector.Rows) []string {
+func write(t *rapid.T, soft bool, stored []string, rows ...*connector.Rows) []string {
 	ctx := context.Background()
 	store := connectortest.NewStore()
 	sink := connectortest.NewMemorySink(store, &connectortest.Faults{})
@@ -74,7 +76,7 @@ func write(t *rapid.T, stored []string, rows ...*connector.Rows) []string {
 	}
 	_, err := sink.Claim(ctx, "m", "")
 	check(err)
-	target, err := sink.Plan(ctx, connector.Target{Table: foldTable, Name: foldTable.Name})
+	target, err := sink.Plan(ctx, connector.Target{Table: foldTable, Name: foldTable.Name, SoftDelete: soft})
 	check(err)
 	target.Copy = 1
 	check(sink.Create(ctx, target))
@@ -96,34 +98,43 @@ func write(t *rapid.T, stored []string, rows ...*connector.Rows) []string {
 	}
 	check(tx.Commit(ctx, nil))
 	var lines []string
-	for _, r := range store.Rows(foldTable.Name) {
+	for _, r := range store.SoftRows(foldTable.Name) {
 		lines = append(lines, strings.Join(r, " "))
 	}
 	slices.Sort(lines)
 	return lines
 }
 
-func TestFoldedBatchLeavesWhatItsRowsDoInOrder(t *testing.T) {
+func TestFoldedBatchLeavesWhatItsRowsDoInOrder(t *testing.T) { checkFold(t, false) }
+
+// TestFoldedBatchWithSoftDeletesLeavesWhatItsRowsDoInOrder holds the times of deletions to be those of the rows in order,
+// and rows that came and went within the batch to be kept.
+func TestFoldedBatchWithSoftDeletesLeavesWhatItsRowsDoInOrder(t *testing.T) { checkFold(t, true) }
+
+func checkFold(t *testing.T, soft bool) {
 	rapid.Check(t, func(t *rapid.T) {
 		alloc := memory.NewCheckedAllocator(memory.DefaultAllocator)
 		stored := rapid.SliceOfDistinct(rapid.SampledFrom([]string{"0", "1", "2", "3", "4"}), rapid.ID).Draw(t, "stored")
 		b := connectortest.NewRowsBuilder(alloc, foldTable)
-		changes(t, b, stored)
+		changes(t, b, stored, soft)
 		if b.Len() == 0 {
 			b.Release()
 			return
 		}
 		rows := b.Rows()
-		want := write(t, stored, rows)
+		for i := range rows.Len() {
+			rows.Commits = append(rows.Commits, connector.Commit{Rows: 1, Time: time.Unix(int64(1_000_000+i), 0)})
+		}
+		want := write(t, soft, stored, rows)
 
-		f, err := fold(t.Context(), alloc, rows, foldTable.Key)
+		f, err := fold(t.Context(), alloc, rows, foldTable.Key, soft)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if f.truncated {
 			stored = nil
 		}
-		got := write(t, stored, nonNil(f.rows)...)
+		got := write(t, soft, stored, nonNil(f.rows)...)
 		if !slices.Equal(got, want) {
 			t.Errorf("folded: %q\nin order: %q", got, want)
 		}
@@ -163,7 +174,7 @@ func TestFoldKeepsTheDeleteOfAKeyThatTheBatchInserted(t *testing.T) {
 	}
 	rows := b.Rows()
 	defer rows.Release()
-	f, err := fold(t.Context(), memory.DefaultAllocator, rows, foldTable.Key)
+	f, err := fold(t.Context(), memory.DefaultAllocator, rows, foldTable.Key, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +197,7 @@ func BenchmarkFold(b *testing.B) {
 	defer rows.Release()
 	b.ReportAllocs()
 	for b.Loop() {
-		f, err := fold(b.Context(), memory.DefaultAllocator, rows, foldTable.Key)
+		f, err := fold(b.Context(), memory.DefaultAllocator, rows, foldTable.Key, false)
 		if err != nil {
 			b.Fatal(err)
 		}

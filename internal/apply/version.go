@@ -73,6 +73,16 @@ func (t *Table) understands(v *schema.Table) bool {
 	return true
 }
 
+// decode decodes changes of the version that is understood.
+func (t *Table) decode(f *connector.Frames) (*connector.Rows, error) {
+	rows, err := t.decoder.Decode(f)
+	if err != nil || t.from == nil {
+		return rows, err
+	}
+	defer rows.Release()
+	return project(rows, t.target.Table, t.from, t.alloc), nil
+}
+
 // project makes rows of the version that the destination knows of rows of the one that is ignored.
 func project(rows *connector.Rows, known *schema.Table, from []int, alloc memory.Allocator) *connector.Rows {
 	out := &connector.Rows{Table: known, Ops: rows.Ops, Commits: rows.Commits, Distinct: rows.Distinct}

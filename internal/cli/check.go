@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluicehq/sluice"
 	"github.com/sluicehq/sluice/internal/mirror"
+	"github.com/sluicehq/sluice/internal/view"
 )
 
 func (a *app) checkCommand() *cobra.Command {
@@ -42,7 +43,7 @@ func printCheck(w io.Writer, c *mirror.Check) {
 	case faults == 1:
 		fmt.Fprintln(w, "1 problem:")
 	case faults > 1:
-		fmt.Fprintf(w, "%s problems:\n", count(int64(faults)))
+		fmt.Fprintf(w, "%s problems:\n", view.Count(int64(faults)))
 	case c.Err() == nil:
 		fmt.Fprintln(w, "No problems found.")
 	}

@@ -124,8 +124,8 @@ func samplePlan() *mirror.Plan {
 				{Name: "twice", SourceType: "integer"},
 			},
 		},
-		{Table: name("log"), Destination: name("log"), Action: "continue", Mode: "history", Rows: -1, Bytes: -1},
-		{Table: name("Odd.Name"), Action: "refuse", Refused: "it has no key; ALTER TABLE ...", Rows: 0},
+		{Table: name("log"), Destination: name("log"), Action: "continue", Mode: "history", Deletes: "hard", Rows: -1, Bytes: -1},
+		{Table: name("Odd.Name"), Action: "refuse", Deletes: "hard", Refused: "it has no key; ALTER TABLE ...", Rows: 0},
 	}}
 }
 
@@ -159,7 +159,7 @@ func TestPlanAsJSONKeepsItsKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"tables":[{"table":"public.\"Odd.Name\"","destination":"\"\"","action":"refuse",
-		"refused":"it has no key; ALTER TABLE ...","mode":"","key":[],"columns":[],"rows":0,"bytes":0}]}`
+		"refused":"it has no key; ALTER TABLE ...","mode":"","deletes":"hard","key":[],"columns":[],"rows":0,"bytes":0}]}`
 	squeeze := strings.NewReplacer("\n", "", "\t", "", `": `, `":`, "  ", "")
 	if diff := cmp.Diff(squeeze.Replace(want), squeeze.Replace(b.String())); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicehq/sluice"
 	"github.com/sluicehq/sluice/internal/mirror"
+	"github.com/sluicehq/sluice/internal/view"
 )
 
 func (a *app) discoverCommand() *cobra.Command {
@@ -36,7 +37,7 @@ func printFound(w io.Writer, found []mirror.Found) {
 		fmt.Fprintln(w, "The source has no tables.")
 		return
 	}
-	t := newGrid("TABLE", "SELECTED", "ROWS, ABOUT", "SIZE, ABOUT", "KEY")
+	t := view.NewGrid("TABLE", "SELECTED", "ROWS, ABOUT", "SIZE, ABOUT", "KEY")
 	var refused []mirror.Found
 	for _, f := range found {
 		selected, key := "no", strings.Join(f.Key, ", ")
@@ -50,9 +51,9 @@ func printFound(w io.Writer, found []mirror.Found) {
 		case key == "":
 			key = "none"
 		}
-		t.add(f.Table.String(), selected, count(f.Rows), size(f.Bytes), key)
+		t.Add(f.Table.String(), selected, view.Count(f.Rows), view.Size(f.Bytes), key)
 	}
-	t.print(w, "")
+	t.Print(w, "")
 	if len(refused) > 0 {
 		fmt.Fprintln(w, "\nRefused:")
 	}

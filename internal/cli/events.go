@@ -10,6 +10,7 @@ import (
 	"github.com/sluicehq/sluice"
 	"github.com/sluicehq/sluice/internal/config"
 	"github.com/sluicehq/sluice/internal/state"
+	"github.com/sluicehq/sluice/internal/view"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -55,11 +56,11 @@ func printEvents(w io.Writer, events []state.Event) {
 		fmt.Fprintln(w, "Nothing has happened yet.")
 		return
 	}
-	t := newGrid("TIME", "TABLE", "EVENT", "")
+	t := view.NewGrid("TIME", "TABLE", "EVENT", "")
 	for _, e := range events {
-		t.add(e.At.Local().Format(time.DateTime), nameOrNone(e.Table), e.Kind, e.Text)
+		t.Add(e.At.Local().Format(time.DateTime), nameOrNone(e.Table), e.Kind, e.Text)
 	}
-	t.print(w, "")
+	t.Print(w, "")
 }
 
 func nameOrNone(n schema.Name) string {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicehq/sluice"
 	"github.com/sluicehq/sluice/internal/mirror"
+	"github.com/sluicehq/sluice/internal/view"
 )
 
 func (a *app) planCommand() *cobra.Command {
@@ -31,7 +32,7 @@ func (a *app) planCommand() *cobra.Command {
 			} else {
 				printPlan(a.stdout, plan)
 			}
-			if err == nil && refusals(plan) > 0 {
+			if err == nil && (refusals(plan) > 0 || len(plan.Unused) > 0) {
 				return errNotInOrder
 			}
 			return err
@@ -55,27 +56,63 @@ func tablesTo(p *mirror.Plan, action string) []mirror.TablePlan {
 
 // printPlan writes an overview, then what is not stored as it is at the source, then what is refused and why.
 func printPlan(w io.Writer, p *mirror.Plan) {
+	defer printUnused(w, p)
 	if len(p.Tables) == 0 {
 		fmt.Fprintln(w, "No table of the source is selected.")
 		return
 	}
-	fmt.Fprintf(w, "%s tables: %d to copy, %d to go on with, %d refused\n\n", count(int64(len(p.Tables))),
+	fmt.Fprintf(w, "%s tables: %d to copy, %d to go on with, %d refused\n\n", view.Count(int64(len(p.Tables))),
 		len(tablesTo(p, "copy")), len(tablesTo(p, "continue")), refusals(p))
-	overview := newGrid("TABLE", "DESTINATION", "ACTION", "MODE", "KEY", "ROWS, ABOUT")
+	overview := view.NewGrid("TABLE", "DESTINATION", "ACTION", "MODE", "KEY", "ROWS, ABOUT")
 	for _, t := range p.Tables {
 		if t.Action == "refuse" {
-			overview.add(t.Table.String(), "", t.Action, "", "", count(t.Rows))
+			overview.Add(t.Table.String(), "", t.Action, "", "", view.Count(t.Rows))
 			continue
 		}
-		overview.add(t.Table.String(), t.Destination.String(), t.Action, t.Mode, keyOf(t), count(t.Rows))
+		overview.Add(t.Table.String(), t.Destination.String(), actionOf(t), modeOf(t), keyOf(t), view.Count(t.Rows))
 	}
-	overview.print(w, "")
+	overview.Print(w, "")
 	printDifferences(w, p)
+	printNotes(w, p)
 	if refusals(p) > 0 {
 		fmt.Fprintln(w, "\nRefused:")
 	}
 	for _, t := range tablesTo(p, "refuse") {
 		fmt.Fprintf(w, "  %s: %s\n", t.Table, t.Refused)
+	}
+}
+
+// actionOf says also what becomes of a destination that somebody else has made.
+func actionOf(t mirror.TablePlan) string {
+	if t.Action == "copy" && t.Existing != "" {
+		return t.Action + ", " + t.Existing
+	}
+	return t.Action
+}
+
+func modeOf(t mirror.TablePlan) string {
+	if t.Deletes == "soft" {
+		return t.Mode + ", soft deletes"
+	}
+	return t.Mode
+}
+
+func printNotes(w io.Writer, p *mirror.Plan) {
+	heading := "\nWorth knowing of the destinations:\n"
+	for _, t := range p.Tables {
+		for _, note := range t.Notes {
+			fmt.Fprintf(w, "%s  %s: %s\n", heading, t.Destination, note)
+			heading = ""
+		}
+	}
+}
+
+func printUnused(w io.Writer, p *mirror.Plan) {
+	if len(p.Unused) > 0 {
+		fmt.Fprintln(w, "\nNot used:")
+	}
+	for _, what := range p.Unused {
+		fmt.Fprintf(w, "  %s\n", what)
 	}
 }
 
@@ -87,23 +124,23 @@ func keyOf(t mirror.TablePlan) string {
 }
 
 func printDifferences(w io.Writer, p *mirror.Plan) {
-	columns := newGrid("COLUMN", "AT THE SOURCE", "IN THE SINK", "NOT STORED")
+	columns := view.NewGrid("COLUMN", "AT THE SOURCE", "IN THE SINK", "NOT STORED")
 	for _, t := range p.Tables {
 		for _, c := range t.Columns {
 			name := t.Table.String() + ", " + c.Name
 			switch {
 			case c.SinkName == "":
-				columns.add(name, c.SourceType, "left out", "")
+				columns.Add(name, c.SourceType, "left out", "")
 			case c.SinkName != c.Name:
-				columns.add(name, c.SourceType, c.SinkName+" "+c.SinkType, c.Misfit)
+				columns.Add(name, c.SourceType, c.SinkName+" "+c.SinkType, c.Misfit)
 			case !sameType(c.SinkType, c.SourceType) || c.Misfit != "":
-				columns.add(name, c.SourceType, c.SinkType, c.Misfit)
+				columns.Add(name, c.SourceType, c.SinkType, c.Misfit)
 			}
 		}
 	}
-	if len(columns.rows) > 1 {
+	if !columns.Empty() {
 		fmt.Fprintln(w, "\nStored otherwise than at the source:")
-		columns.print(w, "  ")
+		columns.Print(w, "  ")
 	}
 }
 
@@ -115,6 +152,7 @@ func sameType(a, b string) bool {
 // planJSON is the form of `plan --json`. Its keys are promised to stay.
 type planJSON struct {
 	Tables []tablePlanJSON `json:"tables"`
+	Unused []string        `json:"unused,omitempty"`
 }
 
 type tablePlanJSON struct {
@@ -123,6 +161,9 @@ type tablePlanJSON struct {
 	Action      string           `json:"action"`
 	Refused     string           `json:"refused,omitempty"`
 	Mode        string           `json:"mode"`
+	Deletes     string           `json:"deletes"`
+	Existing    string           `json:"existing,omitempty"`
+	Notes       []string         `json:"notes,omitempty"`
 	Key         []string         `json:"key"`
 	Columns     []columnPlanJSON `json:"columns"`
 	Rows        int64            `json:"rows"`
@@ -138,10 +179,11 @@ type columnPlanJSON struct {
 }
 
 func printPlanJSON(w io.Writer, p *mirror.Plan) error {
-	out := planJSON{Tables: []tablePlanJSON{}}
+	out := planJSON{Tables: []tablePlanJSON{}, Unused: p.Unused}
 	for _, t := range p.Tables {
 		table := tablePlanJSON{
 			Table: t.Table.String(), Destination: t.Destination.String(), Action: t.Action, Refused: t.Refused, Mode: t.Mode,
+			Deletes: t.Deletes, Existing: t.Existing, Notes: t.Notes,
 			Key: append([]string{}, t.Key...), Columns: []columnPlanJSON{}, Rows: t.Rows, Bytes: t.Bytes,
 		}
 		for _, c := range t.Columns {

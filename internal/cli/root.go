@@ -11,6 +11,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluicehq/sluice/internal/view"
 )
 
 // Main runs the command with these arguments and returns its exit code. A signal that ends the process at once does not
@@ -22,9 +24,11 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) (code in
 			code = exitBug
 		}
 	}()
+	screen := view.NewScreen(stderr) // with the live view of a run, all that is said stands above it
+	stderr = screen
 	ctx, stop := drainOnSignal(ctx, stderr, os.Exit)
 	defer stop()
-	a := &app{stdout: stdout, stderr: stderr}
+	a := &app{stdout: stdout, stderr: stderr, screen: screen}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetOut(stdout)
@@ -39,7 +43,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) (code in
 // app is what the commands share.
 type app struct {
 	stdout, stderr      io.Writer
+	screen              *view.Screen // stderr
 	logFormat, logLevel string
+	level               slog.Level
 	log                 *slog.Logger
 	begun               bool // arguments and flags were in order
 }
@@ -68,19 +74,22 @@ wrong; 3 the source, the sink or the state cannot be used; 4 a bug in sluice; 13
 
 // begin runs when the command line has been understood, before the command itself.
 func (a *app) begin() error {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(a.logLevel)); err != nil {
+	if err := a.level.UnmarshalText([]byte(a.logLevel)); err != nil {
 		return fmt.Errorf("--log-level %q: expected debug, info, warn or error", a.logLevel)
 	}
-	options := &slog.HandlerOptions{Level: level}
-	switch a.logFormat {
-	case "text":
-		a.log = slog.New(slog.NewTextHandler(a.stderr, options))
-	case "json":
-		a.log = slog.New(slog.NewJSONHandler(a.stderr, options))
-	default:
+	if a.logFormat != "text" && a.logFormat != "json" {
 		return fmt.Errorf("--log-format %q: expected text or json", a.logFormat)
 	}
+	a.log = a.newLog(a.level)
 	a.begun = true
 	return nil
+}
+
+// newLog returns a log in the form that was asked for.
+func (a *app) newLog(least slog.Level) *slog.Logger {
+	options := &slog.HandlerOptions{Level: least}
+	if a.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(a.stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, options))
 }

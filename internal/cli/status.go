@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicehq/sluice"
 	"github.com/sluicehq/sluice/internal/mirror"
+	"github.com/sluicehq/sluice/internal/view"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -55,25 +56,29 @@ func printStatus(w io.Writer, s *mirror.Status) {
 	printSide(w, "source", s.Source)
 	printSide(w, "sink", s.Sink)
 	if s.RetainedBytes >= 0 {
-		fmt.Fprintf(w, "%s keeps %s of log at the source\n", s.Kept, size(s.RetainedBytes))
+		fmt.Fprintf(w, "%s keeps %s of log at the source\n", s.Kept, view.Size(s.RetainedBytes))
 	}
 	if s.SpoolBytes > 0 {
-		fmt.Fprintf(w, "the spool holds %s\n", size(s.SpoolBytes))
+		fmt.Fprintf(w, "the spool holds %s\n", view.Size(s.SpoolBytes))
 	}
 	if len(s.Tables) == 0 {
 		return
 	}
+	fmt.Fprintln(w, view.Summary(s.Tables))
+	if s.Lag >= 0 {
+		fmt.Fprintf(w, "lag %s\n", view.Lag(s.Lag))
+	}
 	fmt.Fprintln(w)
-	t := newGrid("TABLE", "DESTINATION", "PHASE", "SINCE", "ROWS COPIED", "CHANGES APPLIED", "LAG", "LOG BEHIND")
+	t := view.NewGrid("TABLE", "DESTINATION", "PHASE", "SINCE", "ROWS COPIED", "CHANGES APPLIED", "LAG", "LOG BEHIND", "WAITING")
 	for _, table := range s.Tables {
 		behind := ""
 		if table.Lag >= 0 {
-			behind = size(table.LagBytes)
+			behind = view.Size(table.LagBytes)
 		}
-		t.add(table.Name.String(), table.Destination.String(), table.Phase, table.Since.Local().Format(time.DateTime), copied(table),
-			count(table.ChangesApplied), lagText(table.Lag), behind)
+		t.Add(table.Name.String(), table.Destination.String(), table.Phase, table.Since.Local().Format(time.DateTime), copied(table),
+			view.Count(table.ChangesApplied), view.Lag(table.Lag), behind, view.Waiting(&table))
 	}
-	t.print(w, "")
+	t.Print(w, "")
 	for _, table := range s.Tables {
 		printReason(w, table)
 	}
@@ -101,53 +106,27 @@ func printSide(w io.Writer, name string, side mirror.Side) {
 // copied shows how far a copy is, where its end can be guessed.
 func copied(t mirror.TableStatus) string {
 	if t.Phase == string(mirror.Copying) && t.RowsEstimated > 0 {
-		return fmt.Sprintf("%s of about %s", count(t.RowsCopied), count(t.RowsEstimated))
+		return fmt.Sprintf("%s of about %s", view.Count(t.RowsCopied), view.Count(t.RowsEstimated))
 	}
-	return count(t.RowsCopied)
+	return view.Count(t.RowsCopied)
 }
 
 func printReason(w io.Writer, t mirror.TableStatus) {
+	name := view.Safe(t.Name.String())
 	switch {
 	case t.Reason != "" && t.Phase == string(mirror.Copying):
-		fmt.Fprintf(w, "\n%s waits to be copied: %s\n", t.Name, t.Reason)
+		fmt.Fprintf(w, "\n%s waits to be copied: %s\n", name, view.Safe(t.Reason))
 	case t.Reason != "":
-		fmt.Fprintf(w, "\n%s is %s: %s\n", t.Name, t.Phase, t.Reason)
+		fmt.Fprintf(w, "\n%s is %s: %s\n", name, t.Phase, view.Safe(t.Reason))
 	case t.Failures > 0:
-		fmt.Fprintf(w, "\n%s has failed %d times: %s\n", t.Name, t.Failures, t.LastError)
+		fmt.Fprintf(w, "\n%s has failed %d times: %s\n", name, t.Failures, view.Safe(t.LastError))
 	}
 	if t.Remedy != "" && !strings.Contains(t.Reason, t.Remedy) {
-		fmt.Fprintf(w, "  %s\n", t.Remedy)
+		fmt.Fprintf(w, "  %s\n", view.Safe(t.Remedy))
 	}
 	if !t.RetryAt.IsZero() {
 		fmt.Fprintf(w, "  it is tried again at %s\n", t.RetryAt.Local().Format(time.DateTime))
 	}
-}
-
-// lagText writes a lag to the tenth of a second while that means something.
-func lagText(d time.Duration) string {
-	switch {
-	case d < 0:
-		return ""
-	case d < time.Minute:
-		return fmt.Sprintf("%.1fs", d.Seconds())
-	default:
-		return d.Round(time.Second).String()
-	}
-}
-
-// size writes a number of bytes; "?" if it is not known.
-func size(bytes int64) string {
-	if bytes < 0 {
-		return "?"
-	}
-	if bytes < 1<<10 {
-		return fmt.Sprintf("%d B", bytes)
-	}
-	n, unit := float64(bytes)/(1<<10), 0
-	for n >= 1024 && unit < 3 {
-		n, unit = n/1024, unit+1
-	}
-	return fmt.Sprintf("%.1f %s", n, []string{"KiB", "MiB", "GiB", "TiB"}[unit])
 }
 
 // statusJSON is the form of `status --json`. Its keys are promised to stay; null stands for what is not known.

@@ -45,10 +45,12 @@ func TestStatusShowsEachTableAndWhatToDo(t *testing.T) {
 source reachable
 sink unreachable: no answer within 5s
 replication slot "sluice_shop" keeps 3.0 MiB of log at the source
+3 tables: 1 paused, 1 refused, 1 copying
+lag 1m30s
 
-TABLE          DESTINATION    PHASE    SINCE                ROWS COPIED           CHANGES APPLIED  LAG    LOG BEHIND
+TABLE          DESTINATION    PHASE    SINCE                ROWS COPIED           CHANGES APPLIED  LAG    LOG BEHIND  WAITING
 public.orders  public.orders  copying  2026-01-02 03:04:05  1,000 of about 2,000  0                0.0s   ?
-public.items   public.items   paused   2026-01-02 03:04:05  5                     12,345           1m30s  2.0 KiB
+public.items   public.items   paused   2026-01-02 03:04:05  5                     12,345           1m30s  2.0 KiB     9 B
 public.bare    public.bare    refused  2026-01-02 03:04:05  0                     0
 
 public.orders waits to be copied: process 7 holds it

@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/nearest"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -120,7 +121,7 @@ func (d *decoder) fill(entries []entry, at place, out reflect.Value, side string
 		f := slices.IndexFunc(fields, func(f field) bool { return f.key == e.key })
 		switch {
 		case f < 0:
-			d.find(e.at, "unknown key%s", didYouMean(e.key, keysOf(fields, side)))
+			d.find(e.at, "unknown key%s", nearest.Hint(e.key, keysOf(fields, side)))
 		case !fields[f].on(side):
 			d.find(e.at, "belongs to a %s, not to a %s", fields[f].side, side)
 		default:
@@ -209,7 +210,7 @@ func (d *decoder) block(n ast.Node, at place, side string, out *Block) {
 	}
 	driver := slices.IndexFunc(d.drivers, func(dr connector.Driver) bool { return dr.Name == text.value })
 	if driver < 0 || !slices.Contains(names, text.value) {
-		d.find(e.valueAt(), "%s is no %s; expected %s%s", text.shown, side, oneOf(names), didYouMean(text.value, names))
+		d.find(e.valueAt(), "%s is no %s; expected %s%s", text.shown, side, oneOf(names), nearest.Hint(text.value, names))
 		return
 	}
 	out.Type, out.Driver = text.value, d.drivers[driver]
@@ -261,10 +262,42 @@ func (d *decoder) perTable(n ast.Node, at place) map[schema.Name]*PerTable {
 			d.find(e.at, "the same table as %s", twin)
 			continue
 		}
-		tables[name] = &PerTable{}
-		d.object(e.value, e.at, reflect.ValueOf(tables[name]).Elem(), "")
+		own := &PerTable{Where: map[string]string{"": d.where(e.at)}}
+		tables[name] = own
+		for key, at := range d.object(e.value, e.at, reflect.ValueOf(own).Elem(), "") {
+			own.Where[key] = d.where(at)
+		}
+		d.columnLists(e.at, own)
+		d.softHistory(e.at, own.Mode, own.Deletes)
 	}
 	return tables
+}
+
+// where writes a place as findings do.
+func (d *decoder) where(at place) string {
+	if at.token == nil || at.token.Position == nil {
+		return d.path
+	}
+	return fmt.Sprintf("%s:%d:%d", d.path, at.token.Position.Line, at.token.Position.Column)
+}
+
+// softHistory refuses soft deletes in a history, which keeps every deletion as a row of its own.
+func (d *decoder) softHistory(at place, mode Mode, deletes Deletes) {
+	if mode == History && deletes == SoftDeletes {
+		d.find(place{at.child("deletes"), at.token}, "soft goes with `mode: current` only; a history keeps every deletion")
+	}
+}
+
+// columnLists refuses lists of columns that name none: nothing is meant by them that leaving the key out would not say.
+func (d *decoder) columnLists(at place, own *PerTable) {
+	for _, l := range []struct {
+		key  string
+		list []string
+	}{{"key", own.Key}, {"columns", own.Columns}, {"exclude_columns", own.ExcludeColumns}} {
+		if l.list != nil && (len(l.list) == 0 || slices.Contains(l.list, "")) {
+			d.find(place{at.child(l.key), at.token}, "expected the names of columns")
+		}
+	}
 }
 
 // namesake returns the name under which a table stands in tables already, nil if it does not.
@@ -291,7 +324,7 @@ func (d *decoder) scalar(n ast.Node, at place, f *field, out reflect.Value) {
 		return
 	}
 	if len(f.enum) > 0 && !slices.Contains(f.enum, text.value) {
-		d.find(at, "%s is not possible; expected %s%s", text.shown, oneOf(f.available()), didYouMean(text.value, f.available()))
+		d.find(at, "%s is not possible; expected %s%s", text.shown, oneOf(f.available()), nearest.Hint(text.value, f.available()))
 		return
 	}
 	if err := parseScalar(text.value, out); err != nil {

@@ -38,41 +38,6 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// didYouMean returns a hint at the option that is most like word, "" if none is.
-func didYouMean(word string, options []string) string {
-	best, bestDistance := "", max(2, len(word)/3)+1
-	for _, o := range options {
-		if d := distance(word, o); d < bestDistance && d < len(o) {
-			best, bestDistance = o, d
-		}
-	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf("; did you mean %q?", best)
-}
-
-// distance is the number of characters to insert, delete or replace that turns a into b (Levenshtein).
-func distance(a, b string) int {
-	previous := make([]int, len(b)+1)
-	for j := range previous {
-		previous[j] = j
-	}
-	for i := range len(a) {
-		row := make([]int, len(b)+1)
-		row[0] = i + 1
-		for j := range len(b) {
-			replace := previous[j]
-			if a[i] != b[j] {
-				replace++
-			}
-			row[j+1] = min(replace, previous[j+1]+1, row[j]+1)
-		}
-		previous = row
-	}
-	return previous[len(b)]
-}
-
 // oneOf lists values for a person: "current, history or other".
 func oneOf(values []string) string {
 	quoted := slices.Clone(values)

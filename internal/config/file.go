@@ -14,7 +14,11 @@
 package config
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/nearest"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -49,6 +53,10 @@ type State struct {
 type (
 	// Mode is what the sink keeps of a table.
 	Mode string
+	// Deletes is what becomes of a row that was deleted.
+	Deletes string
+	// Existing is what becomes of a destination that somebody else has made.
+	Existing string
 	// NewTables is what happens to a table that appears while the mirror runs.
 	NewTables string
 	// Keyless is what happens to a table without a usable key.
@@ -67,6 +75,13 @@ type (
 const (
 	Current Mode = "current" // the rows as they are now
 	History Mode = "history" // every change, appended
+
+	HardDeletes Deletes = "hard" // the row goes
+	SoftDeletes Deletes = "soft" // it stays, with the time of its deletion
+
+	RefuseExisting  Existing = "refuse"  // the table is refused if there are rows
+	ReplaceExisting Existing = "replace" // the copy's rows take the place of those that are there
+	MergeExisting   Existing = "merge"   // they are put among those that are there
 
 	Follow NewTables = "follow"
 	Ignore NewTables = "ignore"
@@ -93,7 +108,8 @@ type Mirror struct {
 	Tables            Tables         `yaml:"tables" doc:"Which tables are mirrored."`
 	Destination       Destination    `yaml:"destination" doc:"Where a table goes."`
 	Mode              Mode           `yaml:"mode" enum:"current|history" doc:"What the sink keeps: the rows as they are now, or every change, appended."`
-	Deletes           string         `yaml:"deletes" enum:"hard|soft" later:"soft" doc:"Whether a deleted row goes, or stays with the time of its deletion."`
+	Deletes           Deletes        `yaml:"deletes" enum:"hard|soft" doc:"Whether a deleted row goes, or stays with the time of its deletion in the column _sluice_deleted_at."`
+	Existing          Existing       `yaml:"existing" enum:"refuse|replace|merge" doc:"What happens to a destination that somebody else has made and that holds rows: the table is refused, the copy takes the place of the rows, or is merged into them by key."`
 	WithoutPrimaryKey Keyless        `yaml:"without_primary_key" enum:"refuse|history|full_row" later:"full_row" doc:"What happens to a table without a usable key."`
 	SchemaChanges     SchemaChanges  `yaml:"schema_changes" enum:"follow|pause|ignore" doc:"What happens when a table's columns change."`
 	DroppedColumns    DroppedColumns `yaml:"dropped_columns" enum:"keep|drop" doc:"What happens in the sink to a column that was dropped."`
@@ -144,7 +160,7 @@ type Apply struct {
 	Concurrency int      `yaml:"concurrency" min:"1" max:"64" doc:"Batches that are written at once over all tables."`
 	BatchRows   int64    `yaml:"batch_rows" min:"1" max:"1000000" doc:"Rows of a batch at most."`
 	BatchBytes  Size     `yaml:"batch_bytes" min:"1KiB" max:"1GiB" doc:"Bytes of a batch at most, but for a single row."`
-	BatchAge    Duration `yaml:"batch_age" min:"1ms" max:"1m" later:"*" doc:"Time for which a batch is gathered at most."`
+	BatchAge    Duration `yaml:"batch_age" min:"1ms" max:"1m" doc:"Time for which a batch is gathered at most, from memory and from the spool. A batch ends before that when nothing more waits: nothing is held back to fill one."`
 }
 
 // Spool is where changes wait on disk.
@@ -165,14 +181,17 @@ type DurableAfter struct {
 type PerTable struct {
 	Destination       TableDestination `yaml:"destination" doc:"Where the table goes."`
 	Mode              Mode             `yaml:"mode" enum:"current|history" doc:"What the sink keeps of the table."`
-	Key               []string         `yaml:"key" later:"*" doc:"Columns that identify a row."`
-	Columns           []string         `yaml:"columns" later:"*" doc:"Columns that are mirrored."`
-	ExcludeColumns    []string         `yaml:"exclude_columns" later:"*" doc:"Columns that are left out."`
+	Key               []string         `yaml:"key" doc:"Columns that identify a row, in place of the source's key. The source must keep them unique and NOT NULL and send them with each update and delete."`
+	Columns           []string         `yaml:"columns" doc:"Columns that are mirrored; one that is added later is not."`
+	ExcludeColumns    []string         `yaml:"exclude_columns" doc:"Columns that are left out; one that is added later is mirrored."`
 	Filter            string           `yaml:"filter" later:"*" doc:"Condition for the rows that are mirrored."`
-	Deletes           string           `yaml:"deletes" enum:"hard|soft" later:"soft" doc:"Whether a deleted row goes, or stays with the time of its deletion."`
+	Deletes           Deletes          `yaml:"deletes" enum:"hard|soft" doc:"Whether a deleted row of the table goes, or stays with the time of its deletion."`
+	Existing          Existing         `yaml:"existing" enum:"refuse|replace|merge" doc:"What happens to the table's destination if somebody else has made it and it holds rows."`
 	SchemaChanges     SchemaChanges    `yaml:"schema_changes" enum:"follow|pause|ignore" doc:"What happens when the table's columns change."`
 	OnBadRow          string           `yaml:"on_bad_row" enum:"pause|quarantine" later:"quarantine" doc:"What happens to a row that the sink refuses."`
 	OnUnrepresentable string           `yaml:"on_unrepresentable" enum:"error|null|clamp|text|quarantine" later:"null|clamp|text|quarantine" doc:"What happens to a value that the sink cannot hold."`
+
+	Where map[string]string // by key: file, line and column of its value, for what only the source can refuse
 }
 
 // TableDestination is the destination of one table; a part that is "" comes from the mirror's.
@@ -191,7 +210,8 @@ func newMirror() *Mirror {
 		Tables:            Tables{Include: []Pattern{matchAll}, NewTables: Follow, DiscoverInterval: 5 * Minute},
 		Destination:       Destination{Schema: "{schema}", Table: "{table}"},
 		Mode:              Current,
-		Deletes:           "hard",
+		Deletes:           HardDeletes,
+		Existing:          RefuseExisting,
 		WithoutPrimaryKey: RefuseKeyless,
 		SchemaChanges:     "follow",
 		DroppedColumns:    "keep",
@@ -236,6 +256,39 @@ func (m *Mirror) ForTable(n schema.Name) PerTable {
 	return *own
 }
 
+// Unused returns the tables of per_table that are not among those of the source, or are not selected, each with its place
+// in the file. Their settings are most likely meant for a table of another name.
+func (m *Mirror) Unused(tables []schema.Name) []string {
+	there := map[schema.Name]bool{}
+	for _, n := range tables {
+		there[n] = m.Selects(n)
+		if n.Schema == defaultSchema {
+			there[schema.Name{Table: n.Table}] = m.Selects(n)
+		}
+	}
+	var names []string
+	for n := range m.PerTable {
+		names = append(names, n.String())
+	}
+	slices.Sort(names)
+	var unused []string
+	for _, text := range names {
+		n, _ := schema.ParseName(text) // it is what String wrote
+		where := m.PerTable[n].Where[""]
+		switch selected, found := there[n]; {
+		case !found:
+			var all []string
+			for _, t := range tables {
+				all = append(all, t.String())
+			}
+			unused = append(unused, fmt.Sprintf("%s: per_table: the source has no table %s%s", where, text, nearest.Hint(text, all)))
+		case !selected:
+			unused = append(unused, fmt.Sprintf("%s: per_table: table %s is not selected by `mirror.tables`", where, text))
+		}
+	}
+	return unused
+}
+
 // ModeOf returns the mode of a table.
 func (m *Mirror) ModeOf(n schema.Name) Mode {
 	if mode := m.ForTable(n).Mode; mode != "" {
@@ -250,6 +303,27 @@ func (m *Mirror) SchemaChangesOf(n schema.Name) SchemaChanges {
 		return policy
 	}
 	return m.SchemaChanges
+}
+
+// DeletesOf returns what becomes of a table's deleted rows. A history keeps every deletion in its own way, so the mirror's
+// setting is not for it.
+func (m *Mirror) DeletesOf(n schema.Name) Deletes {
+	own := m.ForTable(n).Deletes
+	switch {
+	case own != "":
+		return own
+	case m.ModeOf(n) == History:
+		return HardDeletes
+	}
+	return m.Deletes
+}
+
+// ExistingOf returns what becomes of a table's destination if somebody else has made it.
+func (m *Mirror) ExistingOf(n schema.Name) Existing {
+	if existing := m.ForTable(n).Existing; existing != "" {
+		return existing
+	}
+	return m.Existing
 }
 
 // DestinationOf returns where a table goes. Its Schema is "" if the template gives that (a source without schemas): the

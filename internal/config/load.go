@@ -125,6 +125,7 @@ func (d *decoder) file(root ast.Node, file *File) {
 	if at, ok := seen["name"]; ok && !nameForm.MatchString(file.Name) && !d.found("name") {
 		d.find(at, "expected letters, digits, - and _, 40 at most")
 	}
+	d.softHistory(seen["mirror"], file.Mirror.Mode, file.Mirror.Deletes)
 	if file.State.Path == "" {
 		file.State.Path = filepath.Join(".sluice", file.Name, "state.db")
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/schema"
@@ -70,7 +71,7 @@ func TestSmallestConfigHasTheDocumentedDefaults(t *testing.T) {
 		Mirror: &Mirror{
 			Tables:      Tables{Include: []Pattern{mustPattern(t, "*")}, NewTables: "follow", DiscoverInterval: Duration(5 * time.Minute)},
 			Destination: Destination{Schema: "{schema}", Table: "{table}"},
-			Mode:        "current", Deletes: "hard", WithoutPrimaryKey: "refuse", SchemaChanges: "follow", DroppedColumns: "keep",
+			Mode:        "current", Deletes: "hard", Existing: "refuse", WithoutPrimaryKey: "refuse", SchemaChanges: "follow", DroppedColumns: "keep",
 			OnUnrepresentable: "error", OnBadRow: "pause", OnGap: "pause", OnTableError: "pause", MaxTableFailures: 3,
 			RetryPaused: Duration(5 * time.Minute), RetainedLog: RetainedLog{Action: "warn"}, MaxRowBytes: 64 << 20,
 			Snapshot: Snapshot{Concurrency: 4, ChunkRows: 100000, MaxAge: Duration(time.Hour)},
@@ -111,17 +112,21 @@ func TestEveryKeyIsRead(t *testing.T) {
 		NewTables: Ignore,
 	}
 	m.Destination.Schema = "copy_{schema}"
+	m.Existing = MergeExisting
 	m.Mode, m.WithoutPrimaryKey, m.OnGap, m.OnTableError = History, HistoryKeyless, ResyncOnGap, FailOnError
 	m.MaxTableFailures, m.RetryPaused = 5, Duration(90*time.Minute)
 	m.Snapshot.Concurrency, m.Snapshot.ChunkRows = 2, 5000
 	m.Apply = Apply{Concurrency: 3, BatchRows: 100, BatchBytes: 1_000_000, BatchAge: Second}
 	m.Spool.Path = filepath.Join(f.Dir, ".sluice", "shop_2-b", "spool")
 	m.PerTable = map[schema.Name]*PerTable{
-		{Schema: "public", Table: "orders"}:   {Destination: TableDestination{Table: "orders_live"}, Mode: Current},
+		{Schema: "public", Table: "orders"}:   {Destination: TableDestination{Table: "orders_live"}, Mode: Current, Deletes: SoftDeletes, Existing: ReplaceExisting},
 		{Schema: "public", Table: "Odd.Name"}: {Mode: History},
-		{Table: "items"}:                      {},
+		{Schema: "public", Table: "people"}: {
+			Key: []string{"id"}, Columns: []string{"id", "name"}, ExcludeColumns: []string{"secret"},
+		},
+		{Table: "items"}: {},
 	}
-	if diff := cmp.Diff(m, f.Mirror, cmp.AllowUnexported(Pattern{})); diff != "" {
+	if diff := cmp.Diff(m, f.Mirror, cmp.AllowUnexported(Pattern{}), cmpopts.IgnoreFields(PerTable{}, "Where")); diff != "" {
 		t.Errorf("mirror: -want +got:\n%s", diff)
 	}
 }
@@ -147,6 +152,25 @@ func TestSettingsOfOneTableComeBeforeTheMirrors(t *testing.T) {
 	}
 }
 
+func TestSoftDeletesAreNotForHistories(t *testing.T) {
+	m := newMirror()
+	m.Deletes, m.Existing = SoftDeletes, MergeExisting
+	m.PerTable = map[schema.Name]*PerTable{
+		{Schema: "public", Table: "log"}:    {Mode: History},
+		{Schema: "public", Table: "orders"}: {Deletes: HardDeletes, Existing: ReplaceExisting},
+	}
+	for _, c := range []struct {
+		table    string
+		deletes  Deletes
+		existing Existing
+	}{{"log", HardDeletes, MergeExisting}, {"orders", HardDeletes, ReplaceExisting}, {"items", SoftDeletes, MergeExisting}} {
+		n := schema.Name{Schema: "public", Table: c.table}
+		if d, e := m.DeletesOf(n), m.ExistingOf(n); d != c.deletes || e != c.existing {
+			t.Errorf("%s has deletes %s and existing %s, want %s and %s", c.table, d, e, c.deletes, c.existing)
+		}
+	}
+}
+
 func TestFindingsNamePlaceExpectationAndNearestKey(t *testing.T) {
 	const head = "version: 1\nname: shop\nsource: {type: plain, url: \"plain://a\"}\nsink: {type: plain, url: \"plain://b\"}\n"
 	for name, c := range map[string]struct{ text, want string }{
@@ -154,9 +178,12 @@ func TestFindingsNamePlaceExpectationAndNearestKey(t *testing.T) {
 		"unknown key without a neighbour": {head + "mirror: {}\nzzzzzzzz: 1\n", `6:1: zzzzzzzz: unknown key`},
 		"duplicate key":                   {head + "mirror:\n  mode: current\n  mode: history\n", `7:3: mirror.mode: stands here a second time; the first is in line 6`},
 		"bad enum":                        {head + "mirror: {mode: histroy}\n", `5:16: mirror.mode: "histroy" is not possible; expected current or history; did you mean "history"?`},
-		"not available value":             {head + "mirror: {deletes: soft}\n", `5:19: mirror.deletes: soft is not available yet; expected hard`},
+		"not available value":             {head + "mirror: {on_bad_row: quarantine}\n", `5:22: mirror.on_bad_row: quarantine is not available yet; expected pause`},
+		"soft history":                    {head + "mirror: {mode: history, deletes: soft}\n", "5:9: mirror.deletes: soft goes with `mode: current` only; a history keeps every deletion"},
+		"soft history of a table":         {head + "mirror: {per_table: {a.b: {mode: history, deletes: soft}}}\n", "5:22: mirror.per_table.a.b.deletes: soft goes with `mode: current` only; a history keeps every deletion"},
 		"not available key":               {head + "mirror:\n  retained_log:\n    max: 1GiB\n", `6:3: mirror.retained_log: is not available yet`},
-		"not available per table":         {head + "mirror: {per_table: {a.b: {exclude_columns: [c]}}}\n", `5:28: mirror.per_table.a.b.exclude_columns: is not available yet`},
+		"not available per table":         {head + "mirror: {per_table: {a.b: {on_bad_row: quarantine}}}\n", `5:40: mirror.per_table.a.b.on_bad_row: quarantine is not available yet; expected pause`},
+		"no columns":                      {head + "mirror: {per_table: {a.b: {columns: []}}}\n", `5:22: mirror.per_table.a.b.columns: expected the names of columns`},
 		"not available state":             {head + "mirror: {}\nstate: {type: postgres}\n", `6:15: state.type: postgres is not available yet; expected sqlite`},
 		"number":                          {head + "mirror: {max_table_failures: many}\n", `5:30: mirror.max_table_failures: expected a whole number, found "many"`},
 		"limit":                           {head + "mirror: {snapshot: {concurrency: 65}}\n", `5:34: mirror.snapshot.concurrency: expected a value from 1 to 64, found "65"`},
@@ -294,4 +321,27 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestSettingsOfATableThatIsNotThereAreTold(t *testing.T) {
+	m := newMirror()
+	m.Tables.Exclude = []Pattern{mustPattern(t, "public.audit")}
+	for name, where := range map[string]string{"orders": "shop.yaml:7:5", "public.itms": "shop.yaml:8:5", "public.audit": "shop.yaml:9:5"} {
+		n, err := schema.ParseName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.PerTable == nil {
+			m.PerTable = map[schema.Name]*PerTable{}
+		}
+		m.PerTable[n] = &PerTable{Where: map[string]string{"": where}}
+	}
+	got := m.Unused([]schema.Name{{Schema: "public", Table: "orders"}, {Schema: "public", Table: "items"}, {Schema: "public", Table: "audit"}})
+	want := []string{
+		"shop.yaml:9:5: per_table: table public.audit is not selected by `mirror.tables`",
+		`shop.yaml:8:5: per_table: the source has no table public.itms; did you mean "public.items"?`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
 }

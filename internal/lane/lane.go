@@ -182,10 +182,10 @@ func (l *Lane) keep(it Item) {
 	l.budget.add(it.size)
 }
 
-// Take returns the oldest items that make up about so many row messages and bytes, at least one item: either frames of
-// one version of the table, or one change of its schema alone. They stay in the lane until Done; Back leaves them there.
-// The error is a *DamagedError if the spool cannot be read.
-func (l *Lane) Take(rows int, bytes int64) ([]Item, error) {
+// Take returns the oldest items that make up about so many row messages and bytes, or what can be read back of them in
+// the time age, at least one item: either frames of one version of the table, or one change of its schema alone. They stay
+// in the lane until Done; Back leaves them there. The error is a *DamagedError if the spool cannot be read.
+func (l *Lane) Take(rows int, bytes int64, age time.Duration) ([]Item, error) {
 	l.taking.Lock()
 	defer l.taking.Unlock()
 	l.mu.Lock()
@@ -193,7 +193,7 @@ func (l *Lane) Take(rows int, bytes int64) ([]Item, error) {
 	if l.taken > 0 {
 		return nil, nil
 	}
-	b := batch{maxRows: rows, maxBytes: bytes}
+	b := batch{maxRows: rows, maxBytes: bytes, until: time.Now().Add(age)}
 	for i := range l.items {
 		if !b.add(&l.items[i]) {
 			break
@@ -212,6 +212,7 @@ func (l *Lane) Take(rows int, bytes int64) ([]Item, error) {
 type batch struct {
 	maxRows  int
 	maxBytes int64
+	until    time.Time // it is gathered no longer
 
 	n, rows int
 	bytes   int64

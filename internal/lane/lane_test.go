@@ -26,7 +26,7 @@ func mustAppend(t *testing.T, l *Lane, it Item) {
 
 func mustTake(t *testing.T, l *Lane) []Item {
 	t.Helper()
-	items, err := l.Take(1, 1)
+	items, err := l.Take(1, 1, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,14 +43,14 @@ func TestBatchEndsAtItsLimitsAndAtAnotherVersion(t *testing.T) {
 	mustAppend(t, l, Item{Change: &connector.SchemaChange{}})
 	mustAppend(t, l, Item{Frames: frames(2, 10, 100)})
 	for _, want := range []int{2, 1, 1, 1} {
-		got, err := l.Take(20, 1<<20)
+		got, err := l.Take(20, 1<<20, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(got) != want {
 			t.Fatalf("Take returned %d items, want %d", len(got), want)
 		}
-		if again, err := l.Take(20, 1<<20); again != nil || err != nil {
+		if again, err := l.Take(20, 1<<20, time.Minute); again != nil || err != nil {
 			t.Fatal("a second batch was taken while one is under way")
 		}
 		l.Done()

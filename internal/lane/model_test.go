@@ -229,7 +229,7 @@ func (m *laneModel) apply(t *rapid.T) {
 
 // applyOnce takes a batch, leaves out what the sink has, and puts the rest there.
 func (m *laneModel) applyOnce(rows int, bytes int64) error {
-	items, err := m.lane.Take(rows, bytes)
+	items, err := m.lane.Take(rows, bytes, time.Minute)
 	if err != nil {
 		return err
 	}
@@ -286,7 +286,7 @@ func (m *laneModel) rows() (all []string) {
 }
 
 func (m *laneModel) back(t *rapid.T) {
-	if _, err := m.lane.Take(3, 100); err != nil {
+	if _, err := m.lane.Take(3, 100, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	m.lane.Back()

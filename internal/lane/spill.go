@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/sluicehq/sluice/schema"
 )
@@ -195,8 +196,8 @@ func (s *Spool) writeError(l *Lane, err error) error {
 	return fmt.Errorf("spool: write changes of the table with id %s: %w", l.id, err)
 }
 
-// readBack reads records until the batch is full, or the memory; at least one. The caller holds taking and mu; mu is let go meanwhile, so that the
-// reader of the log need not wait.
+// readBack reads records until the batch is full, or the memory, or its time is over; at least one. The caller holds taking
+// and mu; mu is let go meanwhile, so that the reader of the log need not wait.
 func (l *Lane) readBack(b *batch) error {
 	from := l.cursor
 	var ahead []stretch
@@ -209,7 +210,7 @@ func (l *Lane) readBack(b *batch) error {
 	at, err := l.readSegments(from, ahead, func(it Item) bool {
 		read = append(read, it)
 		size += it.size
-		return b.add(&it) && l.budget.fits(size)
+		return b.add(&it) && l.budget.fits(size) && time.Now().Before(b.until)
 	})
 	l.mu.Lock()
 	for _, it := range read {

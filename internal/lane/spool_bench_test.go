@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/sluicehq/sluice/connector"
 )
@@ -46,7 +47,7 @@ func BenchmarkSpool(b *testing.B) {
 			}
 			b.ResetTimer()
 			for !l.Empty() {
-				if _, err := l.Take(10_000, 16<<20); err != nil {
+				if _, err := l.Take(10_000, 16<<20, time.Minute); err != nil {
 					b.Fatal(err)
 				}
 				l.Done()

@@ -71,7 +71,7 @@ func alteration(txn int, to *schema.Table) Item {
 func takeAll(t testing.TB, l *Lane) (all []Item) {
 	t.Helper()
 	for !l.Empty() {
-		items, err := l.Take(100, 1<<20)
+		items, err := l.Take(100, 1<<20, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -446,7 +446,7 @@ func TestReaderApplierAndSyncMeet(t *testing.T) {
 	})
 	next := 1
 	for next <= txns && !t.Failed() {
-		items, err := l.Take(50, 10_000)
+		items, err := l.Take(50, 10_000, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -477,7 +477,7 @@ func TestLaneTellsWhenItIsAboutToGoBeyondMemory(t *testing.T) {
 	if drained == nil {
 		t.Fatal("a full lane does not tell")
 	}
-	if _, err := l.Take(1, 1); err != nil {
+	if _, err := l.Take(1, 1, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	select {

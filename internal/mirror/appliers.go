@@ -20,7 +20,7 @@ func (s *session) wake(t *table) {
 		return
 	}
 	t.queued = true
-	s.ready.push(t)
+	s.ready.push(t, t.lane.Oldest())
 }
 
 // applyAll applies tables' batches until the queue is finished and empty.
@@ -30,30 +30,51 @@ func (s *session) applyAll(ctx context.Context) error {
 		if err != nil || t == nil {
 			return ended(err)
 		}
-		if err := s.applyOne(ctx, t); err != nil {
+		err = s.applyOne(ctx, t)
+		s.ready.done(t)
+		if err := s.giveBack(t, err); err != nil {
 			return err
 		}
 	}
 }
 
-// applyOne applies one batch of a table and puts the table back into the queue if there is more.
+// applyOne does the next that there is to do for a table: mostly, that is to apply a batch.
 func (s *session) applyOne(ctx context.Context, t *table) error {
-	batch, err := t.lane.Take(s.Limits.BatchRows, s.Limits.BatchBytes)
+	if why := s.doomedFor(t); why != nil {
+		return s.giveUp(ctx, t, why)
+	}
+	items, err := t.lane.Take(s.Limits.BatchRows, s.Limits.BatchBytes, s.Limits.BatchAge)
+	if err != nil || !applicable(items) {
+		return s.attend(ctx, t, items, err)
+	}
+	begun := time.Now()
+	batch, err := t.apply.Prepare(ctx, framesOf(items))
+	if batch != nil {
+		defer batch.Release()
+		err = batch.Apply(ctx)
+	}
+	return s.applied(ctx, t, batch, begun, err)
+}
+
+// applicable reports whether what was taken from a table's lane is a batch to be applied.
+func applicable(items []lane.Item) bool {
+	return len(items) > 0 && items[0].Change == nil
+}
+
+// attend deals with a table that has no batch to be applied, given what Take returned.
+func (s *session) attend(ctx context.Context, t *table, items []lane.Item, err error) error {
 	switch {
 	case err != nil:
-		err = s.readLost(ctx, t, err)
-	case len(batch) == 0:
-	case batch[0].Change != nil:
-		if err = s.schemaChanged(ctx, t, batch[0].Change, batch[0].Old); err == nil {
-			t.lane.Done()
-			break
-		}
-		t.lane.Back()
-		err = s.tableFailed(ctx, t, err)
-	default:
-		err = s.applyBatch(ctx, t, batch)
+		return s.readLost(ctx, t, err)
+	case len(items) == 0:
+		return nil
 	}
-	return s.giveBack(t, err)
+	if err := s.schemaChanged(ctx, t, items[0].Change, items[0].Old); err != nil {
+		t.lane.Back()
+		return s.tableFailed(ctx, t, err)
+	}
+	t.lane.Done()
+	return nil
 }
 
 // giveBack ends what one goroutine has to do with a table, and queues it if it has more changes. It returns err.
@@ -68,29 +89,40 @@ func (s *session) giveBack(t *table, err error) error {
 	return nil
 }
 
-func (s *session) applyBatch(ctx context.Context, t *table, batch []lane.Item) error {
-	frames := make([]*connector.Frames, len(batch))
-	for i, it := range batch {
+func framesOf(items []lane.Item) []*connector.Frames {
+	frames := make([]*connector.Frames, len(items))
+	for i, it := range items {
 		frames[i] = it.Frames
 	}
-	n, err := t.apply.Apply(ctx, frames)
-	if err == nil {
-		at := t.apply.Checkpoint()
-		t.mu.Lock()
-		t.entry, t.meeting = at.String(), t.apply.Meeting()
-		t.total.changes += n
-		t.failures = 0
-		t.mu.Unlock()
-		t.lane.Done() // last: the lane's safe position says that the above is so
-		return nil
-	}
-	t.lane.Back()
-	if v, ok := errors.AsType[*apply.VersionError](err); ok {
-		if err = s.versionMet(ctx, t, v); err == nil {
-			return nil
+	return frames
+}
+
+// applied takes note of a table's batch that is durable in the sink, begun at a time by this machine's clock; nil: all that
+// was taken was there already. Or it reacts to its fault.
+func (s *session) applied(ctx context.Context, t *table, batch *apply.Batch, begun time.Time, err error) error {
+	if err != nil {
+		t.lane.Back()
+		if v, ok := errors.AsType[*apply.VersionError](err); ok {
+			if err = s.versionMet(ctx, t, v); err == nil {
+				return nil
+			}
 		}
+		return s.tableFailed(ctx, t, err)
 	}
-	return s.tableFailed(ctx, t, err)
+	at := t.apply.Checkpoint()
+	t.mu.Lock()
+	t.entry, t.meeting = at.String(), t.apply.Meeting()
+	if batch != nil {
+		t.total.changes += batch.Messages
+		t.total.bytesApplied += batch.Bytes
+	}
+	t.failures = 0
+	t.mu.Unlock()
+	if batch != nil {
+		s.noteBatch(batch.Oldest, begun)
+	}
+	t.lane.Done() // last: the lane's safe position says that the above is so
+	return nil
 }
 
 // concernsAll reports whether a set-up error is one of the whole source or sink (a password that was changed), so that no
@@ -100,13 +132,24 @@ func concernsAll(err error) bool {
 	return ok && e.Kind == connector.Setup && e.Table.Table == ""
 }
 
+// ofOneTable reports whether an error is one of a single table.
+func ofOneTable(err error) bool {
+	switch connector.KindOf(err) {
+	case connector.BadRow, connector.Constraint, connector.Gap, connector.TableFault, connector.Conflict:
+		return true
+	case connector.Setup:
+		return !concernsAll(err)
+	}
+	return false
+}
+
 // tableFailed reacts to the fault of one table's batch: it returns the error if it is not the table's, else lets the table
 // rest, without an applier, or pauses it.
 func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if concernsAll(err) {
+	if !ofOneTable(err) {
 		return err
 	}
 	switch connector.KindOf(err) {
@@ -114,12 +157,10 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 		return s.pause(ctx, t, err)
 	case connector.Gap:
 		if s.ResyncOnGap {
+			s.observed.noteError(err)
 			return s.copyAgain(ctx, t, err.Error())
 		}
 		return s.pause(ctx, t, err)
-	case connector.TableFault, connector.Conflict:
-	default:
-		return err
 	}
 	pause, wait := s.failed(t, err)
 	if pause {
@@ -191,7 +232,7 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 		if f.ID != t.id {
 			continue
 		}
-		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.sink, nil)
+		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.origin, s.sink, nil)
 		if err != nil {
 			return false, err
 		}

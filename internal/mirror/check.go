@@ -51,28 +51,31 @@ func (c *Check) refuse(side string, table schema.Name, reason string) {
 }
 
 // MakeCheck looks at both sides, at the one also if the other cannot be reached. It changes nothing.
-func MakeCheck(ctx context.Context, sides Sides, sel func(*schema.Table) (Settings, bool)) *Check {
+func MakeCheck(ctx context.Context, sides Sides, sel Selector) *Check {
 	c := &Check{}
-	var tables []*schema.Table // those that are selected and that the source can give
-	tables, c.SourceErr = c.checkSource(ctx, sides, sel)
-	c.SinkErr = c.checkSink(ctx, sides, tables, sel)
+	tables, origin, err := c.checkSource(ctx, sides, sel)
+	c.SourceErr = err
+	c.SinkErr = c.checkSink(ctx, sides, tables, origin, sel)
 	return c
 }
 
-func (c *Check) checkSource(ctx context.Context, sides Sides, sel func(*schema.Table) (Settings, bool)) ([]*schema.Table, error) {
+// checkSource returns the tables that are selected and that the source can give, and the name of its database.
+func (c *Check) checkSource(ctx context.Context, sides Sides, sel Selector) (able []*schema.Table, origin string, err error) {
 	source, err := sides.Source(ctx)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer source.Close()
+	if origin, err = identityOf(ctx, source); err != nil {
+		return nil, "", err
+	}
 	found, err := source.Tables(ctx)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	var able []*schema.Table
 	refused := map[*schema.Table]string{}
 	for _, t := range found {
-		settings, selected := sel(t)
+		settings, selected := sel.Select(t)
 		if !selected {
 			continue
 		}
@@ -83,11 +86,14 @@ func (c *Check) checkSource(ctx context.Context, sides Sides, sel func(*schema.T
 	if len(refused) == 0 {
 		c.add("source", connector.Problem{What: "no table is selected", Fix: "see `mirror.tables.include`; `sluice discover` lists what there is", Note: true})
 	}
+	for _, what := range sel.unused(found) {
+		c.add("source", connector.Problem{What: what, Fix: "a table is named as `sluice discover` writes it"})
+	}
 	if checker, ok := source.(connector.Checker); ok {
 		problems, err := checker.Check(ctx, able)
 		c.add("source", problems...)
 		if err != nil {
-			return able, err
+			return able, origin, err
 		}
 	}
 	for _, t := range found {
@@ -95,10 +101,10 @@ func (c *Check) checkSource(ctx context.Context, sides Sides, sel func(*schema.T
 			c.refuse("source", t.Name, refused[t])
 		}
 	}
-	return able, nil
+	return able, origin, nil
 }
 
-func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Table, sel func(*schema.Table) (Settings, bool)) error {
+func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Table, origin string, sel Selector) error {
 	sink, err := sides.Sink(ctx)
 	if err != nil {
 		return err
@@ -111,7 +117,11 @@ func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Tab
 			return err
 		}
 	}
-	ps, err := planTables(ctx, tables, sel, sink, nil)
+	entries, err := entriesOf(ctx, sink)
+	var ps []planned
+	if err == nil {
+		ps, err = planTables(ctx, tables, sel.Select, origin, sink, entries)
+	}
 	if err != nil {
 		c.add("sink", general...) // one of them may be why
 		return err
@@ -126,6 +136,9 @@ func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Tab
 	for _, p := range ps {
 		if p.refused != "" {
 			c.refuse("sink", p.table.Name, p.refused)
+		}
+		for _, note := range p.notes() {
+			c.add("sink", connector.Problem{Table: p.table.Name.String(), What: note, Note: true})
 		}
 	}
 	return nil

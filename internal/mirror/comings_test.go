@@ -2,10 +2,12 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/connector/connectortest"
@@ -78,7 +80,7 @@ func TestCopyCutOffLeavesNoChunksInTheSink(t *testing.T) {
 		w.insert(b, id)
 	}
 	w.change = func(o *Options) { o.Limits.ChunkRows = 1 }
-	w.faults.Refuse(connectortest.CallReady, 0, connector.Unavailable)
+	w.faults.Hang(connectortest.CallReady, 0) // until both are loaded
 	chunks := func() (n int) {
 		for key := range w.sink.Entries("shop") {
 			if strings.HasPrefix(key, chunkPrefix) {
@@ -171,5 +173,131 @@ func TestTableKeepsItsDestinationWhenAnotherIsConfiguredForIt(t *testing.T) {
 	}
 	if err := w.equal(z); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestTableThatTheLogTellsOfJoinsAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.db.PublishAll = true
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	w.change = func(o *Options) { o.Limits.DiscoverEvery = time.Hour }
+	stop := w.follow()
+	w.awaitPhase(a, Streaming)
+	b := w.table("public", "b")
+	w.insert(b, 1)
+	w.eventually(func() error { return w.equal(b) })
+	w.awaitPhase(b, Streaming)
+	w.insert(b, 2)
+	w.eventually(func() error { return w.equal(b) })
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLogOfTablesNotSelectedCausesNoDiscovery(t *testing.T) {
+	w := newWorld(t)
+	w.db.PublishAll = true
+	a, other := w.table("public", "a"), w.table("public", "other")
+	w.insert(a, 1)
+	w.change = func(o *Options) {
+		o.Limits.DiscoverEvery = time.Hour
+		o.Select = func(t *schema.Table) (Settings, bool) { return Settings{Destination: t.Name}, t.Name == a }
+	}
+	stop := w.follow()
+	w.awaitPhase(a, Streaming)
+	before := w.faults.Count(connectortest.CallTables)
+	w.insert(other, 1)
+	w.insert(a, 2)
+	w.eventually(func() error { return w.equal(a) })
+	if n := w.faults.Count(connectortest.CallTables) - before; n != 0 {
+		t.Errorf("the source was asked for its tables %d times", n)
+	}
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRefusedTableIsTakenInWhenTheReasonIsGone(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.table("public", "a"), w.table("public", "b")
+	w.insert(a, 1)
+	w.insert(b, 1)
+	w.once() // a has a copy from before it was refused
+	var refused atomic.Bool
+	refused.Store(true)
+	w.change = func(o *Options) {
+		source := o.Source
+		o.Source = func(ctx context.Context, id string) (connector.Source, error) {
+			s, err := source(ctx, id)
+			return refusingSource{s, a, &refused}, err
+		}
+	}
+	stop := w.follow()
+	w.awaitPhase(a, Refused)
+	w.awaitPhase(b, Streaming)
+	w.insert(a, 2)
+	refused.Store(false)
+	w.awaitPhase(a, Streaming)
+	w.insert(a, 3)
+	w.eventually(func() error { return w.equal(a) })
+	s, err := stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Tables[1].RowsCopied; n != 0 {
+		t.Errorf("%d rows of another table were copied again", n)
+	}
+}
+
+func TestPausedTableIsTriedAgainWhenItHasChanged(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	var fixed atomic.Bool
+	w.hookSink(func(context.Context, *connector.Target) error {
+		if fixed.Load() {
+			return nil
+		}
+		return &connector.Error{Kind: connector.Setup, System: "sink", Op: "write rows", Table: a, Err: errors.New("a column is missing")}
+	})
+	hook := w.change
+	w.change = func(o *Options) {
+		hook(o)
+		o.Limits.RetryPaused = time.Hour
+	}
+	stop := w.follow()
+	w.awaitPhase(a, Paused)
+	fixed.Store(true)
+	if _, err := w.db.AddColumn(a, connectortest.Text("missing")); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitPhase(a, Streaming)
+	w.eventually(func() error { return w.equal(a) })
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTableAddedToTheSelectionJoinsAtTheNextStart(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.table("public", "a"), w.table("public", "b")
+	w.insert(a, 1)
+	w.insert(b, 1)
+	w.change = func(o *Options) {
+		o.Select = func(t *schema.Table) (Settings, bool) { return Settings{Destination: t.Name}, t.Name == a }
+	}
+	w.once()
+	w.change = nil
+	w.insert(a, 2)
+	w.insert(b, 2)
+	s := w.once()
+	if s.Tables[0].RowsCopied != 0 || s.Tables[1].RowsCopied != 2 || s.Tables[1].Phase != string(Streaming) {
+		t.Errorf("summary: %+v", s.Tables)
+	}
+	for _, name := range []schema.Name{a, b} {
+		if err := w.equal(name); err != nil {
+			t.Error(err)
+		}
 	}
 }

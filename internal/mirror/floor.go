@@ -131,10 +131,7 @@ func (s *session) writeFloor(ctx context.Context, l *logReader, floor connector.
 	if err := s.commit(ctx, map[string]string{floorKey(l.name): string(text)}); err != nil {
 		return err
 	}
-	all := floors{}
-	for _, other := range s.allLogs() {
-		all[other.name] = other.saved
-	}
+	all := s.floors()
 	all[l.name] = floor
 	if text, err = json.Marshal(all); err != nil {
 		return err
@@ -144,6 +141,7 @@ func (s *session) writeFloor(ctx context.Context, l *logReader, floor connector.
 		return nil
 	}
 	l.saved, l.unsaved = floor, false
+	s.position.Store(&all)
 	return l.stream.Ack(ctx, floor)
 }
 

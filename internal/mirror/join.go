@@ -60,6 +60,7 @@ func (s *session) join(ctx context.Context, t *table) error {
 			if lost++; lost == viewTries {
 				return s.pause(ctx, t, fmt.Errorf("copied %d times, each time its view was lost: %w", lost, err))
 			}
+			s.observed.noteError(err)
 			s.Log.Info("copy begins again", "table", t.name().String(), "reason", err)
 		case connector.TableFault, connector.Conflict:
 			if pause, _ := s.failed(t, err); pause {
@@ -138,7 +139,7 @@ func (s *session) copyTable(ctx context.Context, t *table) error {
 func (s *session) snapshot(ctx context.Context, t *table) (connector.Snapshot, error) {
 	for {
 		bounded, cancel := context.WithTimeout(ctx, snapshotWait)
-		snap, err := s.source.Snapshot(bounded, t.planned.table)
+		snap, err := s.source.Snapshot(bounded, t.planned.target.Table)
 		cancel()
 		waits := connector.KindOf(err) == connector.Conflict || errors.Is(err, context.DeadlineExceeded)
 		if err == nil || ctx.Err() != nil || !waits {
@@ -160,7 +161,7 @@ func (s *session) beginCopy(ctx context.Context, t *table, from connector.Positi
 	t.planned.target = &target
 	t.mu.Unlock()
 	at := apply.Checkpoint{
-		Table: t.planned.table.Name.String(), Settings: settingsOf(&target), Fingerprint: fingerprintOf(t.planned.table),
+		Table: t.planned.table.Name.String(), Settings: settingsOf(&target, t.planned.settings), Fingerprint: versionOf(t.planned.table),
 		Copy: target.Copy, Token: token,
 	}
 	for part, p := range from {
@@ -203,7 +204,7 @@ func (t *table) endChunks() map[string]string {
 
 // copyChunks loads all chunks, several at once as chunk readers are free.
 func (s *session) copyChunks(ctx context.Context, t *table, snap connector.Snapshot) error {
-	waiting, err := snap.Chunks(ctx, s.Limits.ChunkRows)
+	waiting, err := snap.Chunks(ctx, s.chunkRows(t.planned.table))
 	if err != nil {
 		return err
 	}
@@ -256,12 +257,23 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	if err != nil {
 		return err
 	}
-	defer reader.Close()
+	defer func() { reader.Close() }()
+	if s.oneWriter() {
+		ahead, err := readAhead(ctx, reader)
+		if err != nil {
+			return err
+		}
+		reader = ahead
+		if err := s.loading.Acquire(ctx, 1); err != nil {
+			return err
+		}
+		defer s.loading.Release(1)
+	}
 	tx, err := s.sink.Begin(ctx)
 	if err != nil {
 		return err
 	}
-	n, err := load(ctx, tx, t.planned.target, reader)
+	n, bytes, err := load(ctx, tx, t.planned.target, reader)
 	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
@@ -272,26 +284,30 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	t.mu.Lock()
 	t.chunks = append(t.chunks, key)
 	t.total.rowsCopied += n
+	t.total.bytesCopied += bytes
 	t.total.copied += n
 	t.mu.Unlock()
 	return nil
 }
 
-func load(ctx context.Context, tx connector.Tx, target *connector.Target, reader connector.RowReader) (int64, error) {
-	var n int64
+// load returns how many rows it has loaded, and their bytes in memory.
+func load(ctx context.Context, tx connector.Tx, target *connector.Target, reader connector.RowReader) (n, bytes int64, err error) {
 	for {
 		rows, err := reader.Next(ctx)
 		if errors.Is(err, io.EOF) {
-			return n, nil
+			return n, bytes, nil
 		}
 		if err != nil {
-			return n, err
+			return n, bytes, err
 		}
 		n += int64(rows.Len())
+		for _, column := range rows.Values.Columns() {
+			bytes += int64(column.Data().SizeInBytes())
+		}
 		err = tx.Load(ctx, target, rows)
 		rows.Release()
 		if err != nil {
-			return n, err
+			return n, bytes, err
 		}
 	}
 }

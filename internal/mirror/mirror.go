@@ -31,21 +31,13 @@ type Store interface {
 	AddEvent(ctx context.Context, e state.Event) error
 }
 
-// Settings is how one table is mirrored.
-type Settings struct {
-	Destination   schema.Name // Schema and Table empty: the sink's default
-	History       bool
-	SchemaChanges SchemaPolicy
-	DropColumns   bool // a column that the source dropped goes in the sink too
-}
-
 // Options is what a run needs.
 type Options struct {
 	Mirror string                                                         // the mirror's name
 	Source func(ctx context.Context, id string) (connector.Source, error) // id is the mirror's
 	Sink   func(ctx context.Context, id string) (connector.Sink, error)   // id is "" as long as the state knows none
 	Store  Store
-	Select func(t *schema.Table) (Settings, bool) // whether and how a table is mirrored
+	Selector
 	Limits Limits
 	Spool  string // folder where lanes go beyond memory; "": nowhere, the reader waits
 	Once   bool   // end when each table has passed the end of the log as it was when its copy was done, or at the start
@@ -53,6 +45,8 @@ type Options struct {
 	FollowNew   bool // tables found later that Select takes are mirrored too
 	ResyncOnGap bool // copy all tables anew when the log lacks what is needed; else stop and say so
 	FailOnTable bool // a table's fault ends the run; else the table pauses
+
+	Monitor *Monitor // shows how the run stands; nil: nobody asks
 
 	Log   *slog.Logger
 	Alloc memory.Allocator
@@ -65,6 +59,7 @@ type Limits struct {
 	Appliers      int           // batches written at once
 	BatchRows     int           // row messages a batch, about
 	BatchBytes    int64         // bytes of frames a batch, about
+	BatchAge      time.Duration // how long a batch is gathered
 	LaneBytes     int64         // bytes of frames in memory, over all lanes; beyond it they go to the spool
 	LaneMemory    int64         // likewise of one lane
 	SpoolBytes    int64         // bytes of the spool
@@ -85,8 +80,8 @@ type Limits struct {
 // DefaultLimits returns the limits of a mirror without settings.
 func DefaultLimits() Limits {
 	return Limits{
-		CopyWorkers: 4, ChunkRows: 100_000, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, LaneBytes: 32 << 20,
-		LaneMemory: 4 << 20, SpoolBytes: 10 << 30, SpoolFree: 1 << 30, SpoolSync: time.Second, DurableBytes: 1 << 30, DurableAge: 10 * time.Minute,
+		CopyWorkers: 4, ChunkRows: 100_000, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, BatchAge: time.Second,
+		LaneBytes: 32 << 20, LaneMemory: 4 << 20, SpoolBytes: 10 << 30, SpoolFree: 1 << 30, SpoolSync: time.Second, DurableBytes: 1 << 30, DurableAge: 10 * time.Minute,
 		TableFailures: 3, RetryPaused: 5 * time.Minute, DiscoverEvery: 5 * time.Minute, FloorEvery: 5 * time.Second,
 		DrainFor: 30 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 30 * time.Second,
 	}
@@ -96,12 +91,19 @@ func DefaultLimits() Limits {
 // caught up. An error is one that no waiting mends: Kind Setup, Gap, Fenced or Internal, or Unavailable at the very start.
 func Run(ctx context.Context, o Options) (*Summary, error) {
 	m := &runner{Options: o, totals: map[schema.ID]*totals{}}
+	m.observed.began = time.Now()
+	m.observed.is(Starting)
+	defer m.observed.is(Ended)
+	if o.Monitor != nil {
+		o.Monitor.run.Store(m)
+	}
 	backoff := m.Limits.BackoffMin
 	for reached := false; ; {
 		began := time.Now()
 		s, err := m.open(ctx)
 		if err == nil {
 			reached = true
+			m.observed.is(Running)
 			err = s.run(ctx)
 			m.last = s.summary()
 			if errors.Is(err, errFinished) {
@@ -115,6 +117,9 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 			if err = m.startOver(ctx, err); err == nil {
 				continue
 			}
+		}
+		if ended(err) != nil && !errors.Is(err, errFinished) && !errors.Is(err, errRetry) {
+			m.observed.noteError(err)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -133,6 +138,7 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 			backoff = m.Limits.BackoffMin
 		}
 		m.Log.Warn("source or sink unavailable, trying again", "in", backoff, "error", err)
+		m.observed.waits(err, backoff)
 		select {
 		case <-time.After(backoff):
 		case <-ctx.Done():
@@ -163,11 +169,14 @@ type runner struct {
 	last   *Summary
 	fresh  bool               // the log starts anew: every table needs a copy
 	known  map[schema.ID]bool // the tables of the first session: without Options.FollowNew no others join in a later one
+
+	observed observed
 }
 
 // totals counts what a run did for one table.
 type totals struct {
-	rowsCopied, changes int64
+	rowsCopied, changes       int64
+	bytesCopied, bytesApplied int64
 
 	copied  int64 // rows of the newest copy, of an earlier run too
 	before  int64 // changes that earlier runs applied

@@ -54,9 +54,9 @@ func (w *world) options(once bool) Options {
 		Sink: func(context.Context, string) (connector.Sink, error) {
 			return connectortest.NewMemorySink(w.sink, w.faults), nil
 		},
-		Select: func(t *schema.Table) (Settings, bool) {
+		Selector: Selector{Select: func(t *schema.Table) (Settings, bool) {
 			return Settings{Destination: t.Name, History: t.Name.Schema == "history"}, true
-		},
+		}},
 	}
 	o.Limits.FloorEvery, o.Limits.SpoolSync = 10*time.Millisecond, 10*time.Millisecond
 	o.Limits.DiscoverEvery = 20 * time.Millisecond

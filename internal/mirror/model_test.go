@@ -88,6 +88,7 @@ type model struct {
 	calm   bool                  // no faults but the crash
 	spool  string                // its folder
 	limits Limits                // of all its processes
+	single bool                  // the sink has one writer
 	keyed  []schema.Name
 	append []schema.Name // history tables
 
@@ -235,6 +236,7 @@ func (m *model) setLimits() {
 	if m.rng.IntN(2) == 0 {
 		m.limits.DurableBytes = 0
 	}
+	m.single = m.rng.IntN(2) == 0
 }
 
 // options are those of one process.
@@ -250,11 +252,15 @@ func (m *model) options(once bool) Options {
 			return connectortest.NewMemorySource(m.db, faults), nil
 		},
 		Sink: func(context.Context, string) (connector.Sink, error) {
-			return &modelSink{connectortest.NewMemorySink(m.sink, faults), m}, nil
+			s := connectortest.NewMemorySink(m.sink, faults)
+			if m.single {
+				s.Writers = 1
+			}
+			return &modelSink{s, m}, nil
 		},
-		Select: func(t *schema.Table) (Settings, bool) {
+		Selector: Selector{Select: func(t *schema.Table) (Settings, bool) {
 			return Settings{Destination: t.Name, History: t.Name.Schema == "history"}, true
-		},
+		}},
 	}
 }
 

@@ -17,9 +17,18 @@ import (
 
 // planned is a selected table with its place in the sink, or why it has none.
 type planned struct {
-	table   *schema.Table
-	target  *connector.Target // nil if refused
-	refused string            // why, and what to do
+	table    *schema.Table     // as the source has it
+	target   *connector.Target // nil if refused; its Table is what is mirrored of table
+	settings Settings
+	refused  string // why, and what to do
+}
+
+// notes are what a person should know of the destination.
+func (p planned) notes() []string {
+	if p.target == nil {
+		return nil
+	}
+	return p.target.Notes
 }
 
 // destination is where the table is, or would be.
@@ -31,10 +40,15 @@ func (p planned) destination() schema.Name {
 }
 
 // planTables decides for each selected table where and how it is stored. It changes nothing. Of several tables with one
-// destination one keeps it: the one that is stored there as entries, those of the sink, say.
+// destination one keeps it: the one that is stored there as entries, those of the sink, say. origin names the source's
+// database, see identityOf.
 func planTables(
-	ctx context.Context, tables []*schema.Table, sel func(*schema.Table) (Settings, bool), sink connector.Sink, entries map[string]string,
+	ctx context.Context, tables []*schema.Table, sel func(*schema.Table) (Settings, bool), origin string, sink connector.Sink, entries map[string]string,
 ) ([]planned, error) {
+	end, err := identityOf(ctx, sink)
+	if err != nil {
+		return nil, err
+	}
 	var ps []planned
 	for _, t := range tables {
 		settings, ok := sel(t)
@@ -45,18 +59,38 @@ func planTables(
 		if err != nil {
 			return nil, err
 		}
+		if p.target != nil && end != "" && end == origin && p.target.Name == t.Name {
+			p.refused, p.target = "source and destination are the same table; choose another database or `destination`", nil
+		}
 		ps = append(ps, p)
 	}
 	refuseCollisions(ps, entries)
 	return ps, nil
 }
 
+// identityOf names the database behind a source or a sink; "" if that is not known.
+func identityOf(ctx context.Context, side any) (string, error) {
+	if i, ok := side.(connector.Identifier); ok {
+		return i.Identity(ctx)
+	}
+	return "", nil
+}
+
+// entriesOf returns the sink's entries as the next Claim would find them, as far as that can be told.
+func entriesOf(ctx context.Context, sink connector.Sink) (map[string]string, error) {
+	if r, ok := sink.(connector.EntryReader); ok {
+		return r.Entries(ctx)
+	}
+	return nil, nil
+}
+
 func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.Sink) (planned, error) {
-	p := planned{table: t, refused: refusal(t, s)}
+	p := planned{table: t, settings: s, refused: refusal(t, s)}
 	if p.refused != "" {
 		return p, nil
 	}
-	target, err := sink.Plan(ctx, wanted(t, s))
+	chosen, _ := choose(t, s) // refusal has seen that it can
+	target, err := sink.Plan(ctx, wanted(chosen, s))
 	if e, ok := errors.AsType[*connector.Error](err); ok && !concernsAll(err) && (e.Kind == connector.TableFault || e.Kind == connector.Setup) {
 		p.refused = e.Error()
 		return p, nil
@@ -66,8 +100,10 @@ func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.
 }
 
 // wanted is what a sink is asked for.
-func wanted(t *schema.Table, s Settings) connector.Target {
-	return connector.Target{Table: t, Name: s.Destination, History: s.History}
+func wanted(chosen selection, s Settings) connector.Target {
+	return connector.Target{
+		Table: chosen.table, Name: s.Destination, Key: s.Key, History: s.History, SoftDelete: s.SoftDelete, Existing: s.Existing, Columns: chosen.columns,
+	}
 }
 
 // refusal returns why a table cannot be mirrored in this way into any sink, and what to do; "" if it can.
@@ -75,7 +111,14 @@ func refusal(t *schema.Table, s Settings) string {
 	if t.Refused == "" && len(t.Key) == 0 && !s.History {
 		return t.Keyless + `; or mirror it with "mode: history"`
 	}
-	return t.Refused
+	if t.Refused != "" {
+		return t.Refused
+	}
+	if s.History && s.SoftDelete {
+		return `a history keeps every deletion as a row of its own; leave "deletes: soft" out`
+	}
+	_, why := choose(t, s)
+	return why
 }
 
 func refuseCollisions(ps []planned, entries map[string]string) {
@@ -114,23 +157,50 @@ func (p *planned) copyIn(entries map[string]string) int {
 		return 0
 	}
 	at, err := apply.ParseCheckpoint(entries[apply.Key(p.table.ID)])
-	if err != nil || at.Settings != settingsOf(p.target) { // one that cannot be read is reported where it is needed
+	if err != nil || at.Settings != settingsOf(p.target, p.settings) { // one that cannot be read is reported where it is needed
 		return 0
 	}
 	return at.Copy
 }
 
+// Selector says what of a source is mirrored.
+type Selector struct {
+	Select func(t *schema.Table) (Settings, bool) // whether and how a table is mirrored
+	// Unused returns, for people, the settings of single tables that none of these tables takes; nil: there are none.
+	Unused func(tables []schema.Name) []string
+}
+
+// unused returns what Selector.Unused does, of the tables found.
+func (s Selector) unused(found []*schema.Table) []string {
+	if s.Unused == nil {
+		return nil
+	}
+	names := make([]schema.Name, len(found))
+	for i, t := range found {
+		names[i] = t.Name
+	}
+	return s.Unused(names)
+}
+
 // MakePlan returns what a run would do. It changes nothing on either side.
-func MakePlan(ctx context.Context, source connector.Source, sink connector.Sink, sel func(*schema.Table) (Settings, bool)) (*Plan, error) {
+func MakePlan(ctx context.Context, source connector.Source, sink connector.Sink, sel Selector) (*Plan, error) {
 	tables, err := source.Tables(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ps, err := planTables(ctx, tables, sel, sink, nil)
+	origin, err := identityOf(ctx, source)
 	if err != nil {
 		return nil, err
 	}
-	plan := &Plan{}
+	entries, err := entriesOf(ctx, sink)
+	if err != nil {
+		return nil, err
+	}
+	ps, err := planTables(ctx, tables, sel.Select, origin, sink, entries)
+	if err != nil {
+		return nil, err
+	}
+	plan := &Plan{Unused: sel.unused(tables)}
 	for _, p := range ps {
 		plan.Tables = append(plan.Tables, describe(p))
 	}
@@ -139,8 +209,8 @@ func MakePlan(ctx context.Context, source connector.Source, sink connector.Sink,
 
 func describe(p planned) TablePlan {
 	d := TablePlan{
-		Table: p.table.Name, Destination: p.destination(), Action: "copy", Mode: "current", Refused: p.refused,
-		Key: p.table.KeyNames(), Rows: p.table.Rows, Bytes: p.table.RowBytes,
+		Table: p.table.Name, Destination: p.destination(), Action: "copy", Mode: "current", Deletes: "hard", Refused: p.refused,
+		Key: keyNamesOf(p), Rows: p.table.Rows, Bytes: p.table.RowBytes,
 	}
 	if p.target == nil {
 		d.Action = "refuse"
@@ -149,6 +219,13 @@ func describe(p planned) TablePlan {
 	if p.target.History {
 		d.Mode = "history"
 	}
+	if p.target.SoftDelete {
+		d.Deletes = "soft"
+	}
+	if p.target.Existing != connector.RefuseExisting {
+		d.Existing = p.target.Existing.String()
+	}
+	d.Notes = p.target.Notes
 	if p.target.Copy > 0 {
 		d.Action = "continue"
 	}
@@ -166,17 +243,60 @@ func describe(p planned) TablePlan {
 	return d
 }
 
-// settingsOf names how a table is mirrored, to notice a change: a person must agree to what it costs.
-func settingsOf(t *connector.Target) string {
+func keyNamesOf(p planned) []string {
+	if p.target != nil {
+		return p.target.Table.KeyNames()
+	}
+	return p.table.KeyNames()
+}
+
+// settingsOf names how a table is mirrored, to notice a change: a person must agree to what it costs. What is not set is
+// not named, so that the text of a table without settings stays the same when there are more of them.
+func settingsOf(t *connector.Target, s Settings) string {
 	mode := "current"
 	if t.History {
 		mode = "history"
 	}
-	return fmt.Sprintf("destination %s, mode %s, key %q", t.Name, mode, t.Key)
+	text := fmt.Sprintf("destination %s, mode %s, key %q", t.Name, mode, t.Key)
+	if s.Columns != nil {
+		text += fmt.Sprintf(", columns %q", s.Columns)
+	}
+	if s.ExcludeColumns != nil {
+		text += fmt.Sprintf(", exclude_columns %q", s.ExcludeColumns)
+	}
+	if t.SoftDelete {
+		text += ", deletes soft"
+	}
+	if t.Existing == connector.MergeExisting {
+		text += ", existing merge"
+	}
+	return text
 }
 
-// fingerprintOf identifies a version of a table: stored rows are good for it alone.
-func fingerprintOf(t *schema.Table) string {
+// versionOf identifies a version of a table as the source has it: rows are stored under it alone.
+func versionOf(t *schema.Table) string {
 	h := sha256.Sum256([]byte(t.Describe()))
 	return hex.EncodeToString(h[:8])
+}
+
+// fingerprintOf identifies the columns of a version of a table that are mirrored.
+func fingerprintOf(t *schema.Table) string {
+	h := sha256.New()
+	place := make([]int, len(t.Columns))
+	n := 0
+	for i := range t.Columns {
+		c := &t.Columns[i]
+		if c.Unread {
+			continue
+		}
+		place[i] = n
+		n++
+		fmt.Fprintf(h, "%d %q %q %q\n", c.Number, c.Name, c.Type.Native, c.Generated)
+	}
+	key := make([]int, len(t.Key))
+	for i, c := range t.Key {
+		key[i] = place[c]
+	}
+	fmt.Fprintf(h, "%v\n", key)
+	return hex.EncodeToString(h.Sum(nil)[:8])
 }

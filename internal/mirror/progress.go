@@ -55,7 +55,7 @@ func (s *session) saveProgress(ctx context.Context) {
 			byID[t.id], byTable[t] = p, p
 		}
 	}
-	run := state.Run{Saved: time.Now(), ClockAhead: s.clockAhead}
+	run := state.Run{Saved: time.Now(), ClockAhead: time.Duration(s.clockAhead.Load())}
 	if err := s.Store.SaveProgress(ctx, run, byID); err != nil {
 		if ctx.Err() == nil {
 			s.Log.Warn("state not saved", "error", err)
@@ -75,12 +75,9 @@ func (s *session) measure(ctx context.Context, l *logReader, lags map[*table]lag
 		from[i] = t.lane.Safe(last.UpTo)
 	}
 	bytes := s.ask(ctx, l, from)
-	behind := l.behind(s.clockAhead)
+	behind := l.behind(time.Duration(s.clockAhead.Load()))
 	for i, t := range tables {
-		since := t.lane.Oldest()
-		if since.IsZero() && behind {
-			since = last.Time
-		}
+		since := l.behindSince(t, behind)
 		if since.IsZero() {
 			continue
 		}
@@ -105,7 +102,7 @@ func (s *session) ask(ctx context.Context, l *logReader, from []connector.Positi
 		s.Log.Debug("the source does not tell how far the log is", "error", err)
 		return nil
 	}
-	s.clockAhead = clock.Sub(asked.Add(time.Since(asked) / 2))
+	s.clockAhead.Store(int64(clock.Sub(asked.Add(time.Since(asked) / 2))))
 	return bytes
 }
 

@@ -7,10 +7,9 @@ import (
 
 // queue is a first-in, first-out queue of tables that holds each table once. It is as long as there are tables.
 type queue struct {
-	mu       sync.Mutex
-	tables   []*table
-	finished bool
-	changed  chan struct{} // closed, and made anew, at each push and at finish
+	mu      sync.Mutex
+	tables  []*table
+	changed chan struct{} // closed, and made anew, at each push
 }
 
 func newQueue() *queue { return &queue{changed: make(chan struct{})} }
@@ -25,23 +24,11 @@ func (q *queue) push(t *table) {
 		}
 	}
 	q.tables = append(q.tables, t)
-	q.wake()
-}
-
-// finish lets pop end once nothing waits.
-func (q *queue) finish() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.finished = true
-	q.wake()
-}
-
-func (q *queue) wake() {
 	close(q.changed)
 	q.changed = make(chan struct{})
 }
 
-// pop waits for a table. It returns nil when the queue is finished and empty, or with the error of ctx.
+// pop waits for a table. The error is that of ctx.
 func (q *queue) pop(ctx context.Context) (*table, error) {
 	for {
 		q.mu.Lock()
@@ -49,9 +36,9 @@ func (q *queue) pop(ctx context.Context) (*table, error) {
 		if len(q.tables) > 0 {
 			t, q.tables = q.tables[0], q.tables[1:]
 		}
-		finished, changed := q.finished, q.changed
+		changed := q.changed
 		q.mu.Unlock()
-		if t != nil || finished {
+		if t != nil {
 			return t, nil
 		}
 		select {

@@ -115,7 +115,7 @@ func (l *logReader) join(ctx context.Context, t *table) (connector.Positions, er
 	l.mu.Lock()
 	l.tables[t.id] = t
 	l.mu.Unlock()
-	from, err := l.stream.Add(ctx, t.planned.table)
+	from, err := l.stream.Add(ctx, t.planned.target.Table)
 	t.mu.Lock()
 	t.joined = err == nil
 	t.mu.Unlock()
@@ -175,6 +175,8 @@ func (l *logReader) run(ctx context.Context) error {
 			err = l.append(ctx, e.Table.ID, lane.Item{Frames: e})
 		case *connector.SchemaChange:
 			err = l.append(ctx, e.Table.ID, lane.Item{Change: e})
+		case *connector.Unselected:
+			l.s.noticed(e)
 		case *connector.Progress:
 			if err = l.progress(e); err == nil {
 				err = l.release(ctx)
@@ -234,16 +236,26 @@ func (l *logReader) progress(p *connector.Progress) error {
 	return nil
 }
 
-// discover looks for tables that came, went or changed without a change of their rows.
+// lookPause is the least time between two discovery rounds, whatever the log tells of.
+const lookPause = 5 * time.Second
+
+// discover looks for tables that came, went or changed without a change of their rows: every so often, and at once when
+// the log has changes of a table that is not known.
 func (s *session) discover(ctx context.Context) error {
-	for wait := s.Limits.DiscoverEvery; ; {
+	pause := time.Duration(0)
+	for wait := s.Limits.DiscoverEvery; ; pause = min(wait, lookPause) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 		var due <-chan time.Time
 		if wait > 0 {
-			due = time.After(wait)
+			due = time.After(wait - pause)
 		}
 		select {
-		case <-due:
 		case <-s.look:
+		case <-due:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -253,9 +265,38 @@ func (s *session) discover(ctx context.Context) error {
 		}
 		wait = s.Limits.DiscoverEvery
 		if !settled {
-			wait = retryPause
+			wait = retryPause // also where discovery is off
 		}
 	}
+}
+
+// noticed has the source looked at, if a table that the log has changes of may be one to take in. One whose transaction is
+// not visible yet, so that it is not found now, waits for a later round.
+func (s *session) noticed(u *connector.Unselected) {
+	s.mu.Lock()
+	t := s.tables[u.ID]
+	passedOver := s.passedOver[u.ID] == u.Name
+	s.mu.Unlock()
+	switch {
+	case t == nil && (passedOver || !s.FollowNew):
+		return
+	case t != nil && !t.inPhase(Refused):
+		return
+	}
+	s.lookAround()
+}
+
+// passOver remembers which of the source's tables are not selected.
+func (s *session) passOver(found []*schema.Table) {
+	passedOver := map[schema.ID]schema.Name{}
+	for _, t := range found {
+		if _, selected := s.Select(t); !selected {
+			passedOver[t.ID] = t.Name
+		}
+	}
+	s.mu.Lock()
+	s.passedOver = passedOver
+	s.mu.Unlock()
 }
 
 // discoverOnce reports whether it could deal with all that it found.
@@ -264,14 +305,13 @@ func (s *session) discoverOnce(ctx context.Context) (settled bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	s.passOver(found)
 	present := map[schema.ID]*schema.Table{}
 	var newcomers []*schema.Table
 	for _, f := range found {
 		present[f.ID] = f
-		s.mu.Lock()
-		known := s.tables[f.ID] != nil
-		s.mu.Unlock()
-		if !known && (s.FollowNew || s.known[f.ID]) {
+		t := s.table(f.ID)
+		if t == nil && (s.FollowNew || s.known[f.ID]) || t != nil && t.inPhase(Refused) {
 			newcomers = append(newcomers, f)
 		}
 	}
@@ -327,10 +367,13 @@ func (s *session) recheckPaused(ctx context.Context, t *table, was, now *schema.
 		gone.Refused = "it was dropped at the source"
 		return s.giveBack(t, s.tableGone(ctx, t, &gone))
 	}
+	if t.changedWhilePaused(now) {
+		s.Log.Info("table has changed, trying again", "table", now.Name.String())
+	}
 	if now.Name == was.Name {
 		return nil
 	}
-	ps, err := planTables(ctx, []*schema.Table{now}, s.Select, s.sink, nil)
+	ps, err := planTables(ctx, []*schema.Table{now}, s.Select, s.origin, s.sink, nil)
 	if err != nil {
 		return err
 	}
@@ -341,10 +384,11 @@ func (s *session) recheckPaused(ctx context.Context, t *table, was, now *schema.
 	return s.giveBack(t, s.renamedAway(ctx, t, now, why))
 }
 
-// welcome takes in tables that were found since the session began. One whose destination is that of a table that is gone
-// or renamed comes in a later round, when nothing more is applied to the destination: settled is false then.
+// welcome takes in tables that were found since the session began, and refused ones that have become fit. One whose
+// destination is that of a table that is gone or renamed comes in a later round, when nothing more is applied to the
+// destination: settled is false then.
 func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, present map[schema.ID]*schema.Table) (settled bool, err error) {
-	ps, err := planTables(ctx, newcomers, s.Select, s.sink, nil)
+	ps, err := planTables(ctx, newcomers, s.Select, s.origin, s.sink, nil)
 	if err != nil {
 		return false, err
 	}
@@ -364,8 +408,16 @@ func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, presen
 }
 
 func (s *session) takeIn(ctx context.Context, p planned) error {
+	was := s.table(p.table.ID)
+	if was != nil && was.stillRefused(p) {
+		return nil
+	}
 	t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now(), phase: Pending}
-	t.total.resume(state.Progress{})
+	if was == nil {
+		t.total.resume(state.Progress{})
+	} else {
+		t.copy = was.copy // no number is used twice
+	}
 	if p.refused != "" {
 		t.phase, t.reason = Refused, p.refused
 	} else if t.log = s.logs[p.table.Log]; t.log == nil {
@@ -383,6 +435,13 @@ func (s *session) takeIn(ctx context.Context, p planned) error {
 		s.joins.push(t)
 	}
 	return nil
+}
+
+// table returns a table of the session, nil if there is none of this id.
+func (s *session) table(id schema.ID) *table {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tables[id]
 }
 
 // ownerOf returns the other table that is being stored where p would be, nil if there is none.

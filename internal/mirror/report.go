@@ -10,6 +10,7 @@ import (
 // Plan is what a run would do, table by table.
 type Plan struct {
 	Tables []TablePlan
+	Unused []string // settings of single tables that no table takes
 }
 
 // TablePlan is what a run would do with one table.
@@ -18,6 +19,9 @@ type TablePlan struct {
 	Action             string // "copy", "continue", "refuse"
 	Refused            string // why and what to do, for "refuse"
 	Mode               string // "current" or "history"
+	Deletes            string // "hard" or "soft"
+	Existing           string // "replace" or "merge" for a destination that somebody else has made; else ""
+	Notes              []string
 	Key                []string
 	Columns            []ColumnPlan
 	Rows, Bytes        int64 // estimates; -1 unknown

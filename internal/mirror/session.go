@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,35 +27,50 @@ import (
 type session struct {
 	*runner
 	source connector.Source
+	origin string // the source's database
 	sink   connector.Sink
 	budget *lane.Budget
 	copies *semaphore.Weighted // chunk readers, over all tables
-	ready  *queue              // tables with changes to apply, the longest waiting first
+	ready  *readyQueue         // tables with changes to apply
 	joins  *queue              // tables to copy
-	look   chan struct{}       // a round of discovery is due
+
+	// loading is held while a chunk is written to a sink with one writer: of a copy no more than one transaction stands
+	// before one of changes.
+	loading *semaphore.Weighted
 
 	spool    *lane.Spool     // nil: lanes stay in memory
 	listed   []state.Segment // of the spool, as the state has them; keepFloor's own
 	floorErr error           // keepFloor's, set before it ends
+	doomed   atomic.Pointer[doom]
 
-	clockAhead time.Duration // the source's clock, less this machine's; saveProgress's own
+	clockAhead atomic.Int64           // the source's clock, less this machine's, in nanoseconds
+	retained   atomic.Int64           // bytes of log that the source keeps for the mirror; -1: not known
+	position   atomic.Pointer[floors] // the floors that were acknowledged last
 
 	saving *semaphore.Weighted // held while records or checkpoints go to the state, so that no older ones follow newer ones
 
-	mu     sync.Mutex
-	logs   map[string]*logReader
-	tables map[schema.ID]*table
+	look chan struct{} // a discovery round is wanted at once
+
+	mu         sync.Mutex
+	logs       map[string]*logReader
+	tables     map[schema.ID]*table
+	passedOver map[schema.ID]schema.Name // the source's other tables, as last found
+	heldBack   time.Duration             // for which reading has waited for room in the spool
+	heldBackAt time.Time                 // when it did last
 }
 
 // open begins a session. An error leaves nothing open.
 func (m *runner) open(ctx context.Context) (*session, error) {
 	s := &session{
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
-		ready: newQueue(), joins: newQueue(), look: make(chan struct{}, 1), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		ready: newReadyQueue(m.Limits.Appliers), joins: newQueue(), loading: semaphore.NewWeighted(1), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		look: make(chan struct{}, 1),
 	}
+	s.retained.Store(-1)
 	if err := s.begin(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
+	m.observed.session.Store(s)
 	return s, nil
 }
 
@@ -67,11 +83,18 @@ func (s *session) begin(ctx context.Context) error {
 	if s.source, err = s.runner.Source(ctx, claim.ID); err != nil {
 		return err
 	}
+	if s.origin, err = identityOf(ctx, s.source); err != nil {
+		return err
+	}
 	found, err := s.source.Tables(ctx)
 	if err != nil {
 		return err
 	}
-	ps, err := planTables(ctx, s.followed(found), s.Select, s.sink, claim.Entries)
+	s.passOver(found)
+	for _, what := range s.unused(found) {
+		s.Log.Warn("settings are not used", "setting", what)
+	}
+	ps, err := planTables(ctx, s.followed(found), s.Select, s.origin, s.sink, claim.Entries)
 	if err != nil {
 		return err
 	}
@@ -144,7 +167,7 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 		s.tables[t.id] = t
 		t.total.resume(saved[t.id].Progress)
 		if p.refused != "" {
-			t.phase, t.reason = Refused, p.refused
+			t.phase, t.reason, t.copy = Refused, p.refused, copyBegun(entries[apply.Key(t.id)], saved[t.id])
 			continue
 		}
 		if t.log, err = s.openLog(ctx, p.table.Log, entries, stateFloors); err != nil {
@@ -154,12 +177,23 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 			return err
 		}
 	}
+	all := s.floors()
+	s.position.Store(&all)
 	s.forgetUnopened()
 	s.noteDropped(ctx, records)
 	s.fresh = false
 	s.saveRecords(ctx)
 	s.saveProgress(ctx)
 	return nil
+}
+
+// copyBegun returns the number of the newest copy of a table that is not to go on now.
+func copyBegun(entry string, saved state.Table) int {
+	at, err := apply.ParseCheckpoint(entry)
+	if err != nil { // there is none: retireEntries has refused a damaged one
+		return saved.Copy
+	}
+	return max(saved.Copy, at.Copy)
 }
 
 // retireEntries makes it durable, before the log passes them, which tables cannot go on from their entries: those that
@@ -300,7 +334,7 @@ func (s *session) goOn(ctx context.Context, t *table) error {
 func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {
 	e := evidence{
 		copy: t.planned.target.Copy, fresh: t.log.fresh, sinkBehind: t.log.sinkBehind,
-		settings: settingsOf(t.planned.target), fingerprint: fingerprintOf(t.planned.table), renamed: t.renamed,
+		settings: settingsOf(t.planned.target, t.planned.settings), fingerprint: versionOf(t.planned.table), renamed: t.renamed,
 	}
 	var err error
 	if text := entries[apply.Key(t.id)]; text != "" {
@@ -341,8 +375,12 @@ func (s *session) run(ctx context.Context) error {
 	defer stopWorking(nil)
 
 	work, working := errgroup.WithContext(working)
-	for range s.Limits.Appliers {
-		work.Go(func() error { return s.applyAll(working) })
+	if s.oneWriter() {
+		work.Go(func() error { return s.applyTogether(working) })
+	} else {
+		for range s.Limits.Appliers {
+			work.Go(func() error { return s.applyAll(working) })
+		}
 	}
 	context.AfterFunc(working, func() { stopReading(context.Cause(working)) })
 
@@ -358,7 +396,9 @@ func (s *session) run(ctx context.Context) error {
 		read.Go(func() error { return spoolError(s.spool.Run(reading)) })
 	}
 	read.Go(func() error { return s.keepProgress(reading) })
+	read.Go(func() error { return s.keepRetained(reading) })
 	err := read.Wait()
+	s.observed.is(Stopping)
 
 	s.ready.finish() // appliers end when the queue is empty
 	drained := time.AfterFunc(s.Limits.DrainFor, func() { stopWorking(errDrainTime) })
@@ -434,6 +474,15 @@ func (s *session) close() error {
 		errs = append(errs, s.sink.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// floors returns the floors of all logs that were acknowledged last. It is for keepFloor, and for what comes before that.
+func (s *session) floors() floors {
+	all := floors{}
+	for _, l := range s.allLogs() {
+		all[l.name] = l.saved
+	}
+	return all
 }
 
 func (s *session) allLogs() []*logReader {
@@ -554,6 +603,7 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 		retry = 0
 	}
 	t.pause(cause, retry)
+	s.observed.noteError(cause)
 	s.Log.Error("table is paused", "table", t.name().String(), "error", cause)
 	s.event(ctx, t.name(), "paused", cause.Error())
 	s.saveRecords(ctx, t)
@@ -572,7 +622,11 @@ func (s *session) failed(t *table, err error) (pause bool, wait time.Duration) {
 	t.lastErr = err.Error()
 	wait = failurePause << min(t.failures-1, 6)
 	t.rests = time.Now().Add(wait)
-	return t.failures >= s.Limits.TableFailures, wait
+	pause = t.failures >= s.Limits.TableFailures
+	if !pause { // else the pause counts it
+		s.observed.noteError(err)
+	}
+	return pause, wait
 }
 
 // failurePause is the first wait before a table at fault is tried again, doubled each time.

@@ -182,6 +182,7 @@ func (s *session) putIn(ctx context.Context, t *table, it lane.Item) error {
 		case errors.Is(err, lane.ErrDiverged):
 			return &connector.Error{Kind: connector.Gap, System: "spool", Op: "go on behind what it holds", Table: t.name(), Err: err}
 		case !isFull:
+			s.doomed.Store(nil)
 			return spoolError(err)
 		}
 		if given, err := s.giveUpOne(ctx, t, full); err != nil {
@@ -193,13 +194,45 @@ func (s *session) putIn(ctx context.Context, t *table, it lane.Item) error {
 			said = true
 			s.Log.Warn("reading waits for room in the spool", "table", t.name().String(), "reason", full.Limit)
 		}
+		since := time.Now()
 		select {
 		case <-freed:
 		case <-time.After(fullPause):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		s.wasHeldBack(time.Since(since))
 	}
+}
+
+const (
+	// slowPatience is how long in all reading waits for room that tables make which are being applied, before one of them
+	// is given up.
+	slowPatience = 5 * time.Second
+	// slowForgets is after how long without such a wait that time begins anew.
+	slowForgets = 30 * time.Second
+)
+
+// doom is a table that is to be given up by the applier that has it next.
+type doom struct {
+	table *table
+	why   error
+}
+
+func (s *session) wasHeldBack(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.heldBackAt) > slowForgets {
+		s.heldBack = 0
+	}
+	s.heldBack += d
+	s.heldBackAt = time.Now()
+}
+
+func (s *session) isHeldBackLong() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heldBack >= slowPatience
 }
 
 // roomPatience is how long reading waits for a table that is being applied, before its changes go to disk: a few batches'
@@ -226,24 +259,54 @@ func (s *session) awaitRoom(ctx context.Context, t *table, it lane.Item) error {
 	return nil
 }
 
-// giveUpOne detaches the table that takes most of the spool and does not move, if a healthy one would be held back by it.
-func (s *session) giveUpOne(ctx context.Context, t *table, full *lane.FullError) (bool, error) {
-	var most *table
-	healthy := false
-	for _, other := range s.allTables() {
-		if other.lane == nil {
+// giveUpOne detaches the table that takes most of the spool, if a healthy one would be held back by it. A table that is
+// not being applied goes first. One that is must have made reading wait for long: it is given up by the applier that has it
+// next, and given is false until then.
+func (s *session) giveUpOne(ctx context.Context, t *table, full *lane.FullError) (given bool, err error) {
+	var stuck, slow *table
+	var stuckBytes, slowBytes int64
+	tables := s.allTables()
+	for _, other := range tables {
+		if other != t && full.OneTable {
 			continue
 		}
-		stuck := other.inPhase(Paused, Pending, Copying) && other.lane.SpoolBytes() > 0
-		if stuck && (other == t || !full.OneTable) && (most == nil || other.lane.SpoolBytes() > most.lane.SpoolBytes()) {
-			most = other
+		bytes := other.lane.SpoolBytes()
+		switch {
+		case other.inPhase(Paused, Pending, Copying) && bytes > stuckBytes:
+			stuck, stuckBytes = other, bytes
+		case other.inPhase(CatchingUp, Streaming) && bytes > slowBytes:
+			slow, slowBytes = other, bytes
 		}
-		healthy = healthy || other != t && other.moves()
 	}
-	if most == nil || !healthy && !t.moves() {
-		return false, nil
+	switch {
+	case stuck != nil && stuckBytes >= slowBytes/4 && s.holdsBack(stuck, tables, stuckBytes):
+		return s.detach(ctx, stuck, full)
+	case slow != nil && slowBytes/4 > stuckBytes && s.isHeldBackLong() && s.holdsBack(slow, tables, slowBytes/4):
+		s.doomed.Store(&doom{slow, tooMuchWaits(slowBytes, full)})
 	}
-	return s.detach(ctx, most, full)
+	return false, nil
+}
+
+// holdsBack reports whether there is a table beside t that is being applied and takes at most so much of the spool: its
+// changes would come late because of t.
+func (s *session) holdsBack(t *table, tables []*table, most int64) bool {
+	return slices.ContainsFunc(tables, func(other *table) bool {
+		return other != t && other.moves() && other.lane.SpoolBytes() <= most
+	})
+}
+
+func tooMuchWaits(bytes int64, full *lane.FullError) error {
+	return fmt.Errorf("%d bytes of changes waited for it and the spool is full: %s", bytes, full.Limit)
+}
+
+// doomedFor returns why a table that an applier has is to be given up, nil if it is not.
+func (s *session) doomedFor(t *table) error {
+	d := s.doomed.Load()
+	if d == nil || d.table != t {
+		return nil
+	}
+	s.doomed.Store(nil)
+	return d.why
 }
 
 // moves reports whether changes of a table are being applied.
@@ -253,9 +316,9 @@ func (t *table) moves() bool {
 	return (t.phase == CatchingUp || t.phase == Streaming) && t.failures == 0
 }
 
-// detach gives up the changes that wait for a table: it needs a new copy. That is durable before they go.
+// detach gives up the changes that wait for a table that is not being applied: it needs a new copy.
 func (s *session) detach(ctx context.Context, t *table, full *lane.FullError) (bool, error) {
-	why := fmt.Errorf("%d bytes of changes waited for it and the spool is full: %s", t.lane.SpoolBytes(), full.Limit)
+	why := tooMuchWaits(t.lane.SpoolBytes(), full)
 	if t.outrun() { // the copy under way fails when it looks, and is made again or pauses the table
 		t.log.forget(t)
 		s.Log.Warn("table is given up for the others", "table", t.name().String(), "reason", why)
@@ -267,8 +330,15 @@ func (s *session) detach(ctx context.Context, t *table, full *lane.FullError) (b
 	if !t.seize() {
 		return false, nil
 	}
+	err := s.giveUp(ctx, t, why)
+	return err == nil, s.giveBack(t, err)
+}
+
+// giveUp forgets the changes that wait for a table whose rows are in place. That they are not good to go on from is
+// durable before.
+func (s *session) giveUp(ctx context.Context, t *table, why error) error {
 	if err := s.retireEntry(ctx, t); err != nil {
-		return false, s.giveBack(t, err)
+		return err
 	}
 	t.log.forget(t)
 	t.pause(&connector.Error{
@@ -278,10 +348,10 @@ func (s *session) detach(ctx context.Context, t *table, full *lane.FullError) (b
 	s.Log.Error("table is detached and needs a new copy", "table", t.name().String(), "reason", why)
 	s.event(ctx, t.name(), "detached", why.Error())
 	s.saveRecords(ctx, t)
-	return true, s.giveBack(t, nil)
+	return nil
 }
 
-// retireEntry makes it durable that a paused table cannot go on from its entry.
+// retireEntry makes it durable that a table cannot go on from its entry.
 func (s *session) retireEntry(ctx context.Context, t *table) error {
 	t.mu.Lock()
 	stands := t.stands

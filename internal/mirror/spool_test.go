@@ -7,9 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/connector/connectortest"
@@ -310,6 +313,86 @@ func TestTableThatFillsTheSpoolIsDetachedForTheSakeOfAHealthyOne(t *testing.T) {
 	if err := w.equal(w.a); err != nil {
 		t.Error(err)
 	}
+}
+
+// slowWorld is tables of which the sink writes only some rows a second.
+func slowWorld(t *testing.T, writers int, slow ...string) *clocked {
+	c := newClocked(t)
+	c.writers, c.spool = writers, t.TempDir()
+	c.delay(func(n schema.Name, _ int) time.Duration {
+		if slices.Contains(slow, n.Table) {
+			return time.Second
+		}
+		return time.Millisecond
+	})
+	return c
+}
+
+func narrowSpool(l *Limits) {
+	l.LaneMemory, l.SpoolBytes, l.BatchRows, l.RetryPaused, l.FloorEvery = 0, 8000, 5, time.Hour, time.Second
+}
+
+func TestTableThatIsAppliedTooSlowlyIsDetachedForTheSakeOfAHealthyOne(t *testing.T) {
+	for _, writers := range []int{1, 4} {
+		t.Run(fmt.Sprintf("writers=%d", writers), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := slowWorld(t, writers, "a")
+				a, b := c.table("a"), c.table("b")
+				stop := c.run(narrowSpool)
+				c.await("both stream", func() bool { return c.streaming(a, b) })
+				for id := range 400 {
+					c.insert(id, a, b)
+				}
+				c.await("b is complete", func() bool { return c.equal(b) })
+				stop()
+				if given := c.events("detached"); !slices.Equal(given, []string{"a"}) {
+					t.Errorf("detached: %v, want a", given)
+				}
+				c.delay(func(schema.Name, int) time.Duration { return 0 })
+				stop = c.run(func(l *Limits) { narrowSpool(l); l.RetryPaused = time.Second })
+				c.await("a is copied anew", func() bool { return c.equal(a) })
+				stop()
+			})
+		})
+	}
+}
+
+func TestReaderWaitsWhenAllTablesAreSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		names := []string{"a", "b", "c", "d"}
+		c := slowWorld(t, 4, names...)
+		var tables []schema.Name
+		for _, n := range names {
+			tables = append(tables, c.table(n))
+		}
+		stop := c.run(narrowSpool)
+		c.await("all stream", func() bool { return c.streaming(tables...) })
+		for id := range 200 {
+			c.insert(id, tables...)
+		}
+		c.await("all are complete", func() bool { return c.equal(tables...) })
+		stop()
+		if given := append(c.events("detached"), c.events("copy_again")...); len(given) > 0 {
+			t.Errorf("given up: %v", given)
+		}
+	})
+}
+
+func TestReaderWaitsForASlowTableThatHoldsBackNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := slowWorld(t, 4, "a")
+		a := c.table("a")
+		stop := c.run(narrowSpool)
+		c.await("it streams", func() bool { return c.streaming(a) })
+		for id := range 400 {
+			c.insert(id, a)
+		}
+		c.await("it is complete", func() bool { return c.equal(a) })
+		stop()
+		if given := append(c.events("detached"), c.events("copy_again")...); len(given) > 0 {
+			t.Errorf("given up: %v", given)
+		}
+	})
 }
 
 func TestDetachedTableWithChangedSettingsIsNotTakenUpWhereItStood(t *testing.T) {

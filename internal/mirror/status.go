@@ -124,14 +124,20 @@ func (s *Status) readState(ctx context.Context, o StatusOptions, now time.Time) 
 	s.Since, s.Position = run.Saved, logs.String()
 	for _, t := range tables {
 		status := TableStatus{Table: t, Selected: o.Selected(t.Name)}
-		if t.Phase == string(Refused) && t.Remedy == "" { // what to do stands behind the first semicolon, see Check.refuse
-			status.Reason, status.Remedy, _ = strings.Cut(t.Reason, "; ")
-		}
+		status.splitRemedy()
 		status.Lag, status.LagBytes = lagOf(&t, run, now)
 		s.Lag = max(s.Lag, status.Lag)
 		s.Tables = append(s.Tables, status)
 	}
 	return logs, nil
+}
+
+// splitRemedy parts the reason of a refused table from what to do, which stands behind the first semicolon, see
+// Check.refuse.
+func (t *TableStatus) splitRemedy() {
+	if t.Phase == string(Refused) && t.Remedy == "" {
+		t.Reason, t.Remedy, _ = strings.Cut(t.Reason, "; ")
+	}
 }
 
 // lagOf returns how far a table is behind. When nobody has looked for a while there may be changes that nobody knows of: a

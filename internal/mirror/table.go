@@ -56,6 +56,8 @@ type table struct {
 	queued   bool                // in the appliers' queue, or with an applier
 	failures int                 // faults in a row
 	rests    time.Time           // until then it is not applied
+	pace     int                 // rows of a batch that a sink with one writer takes in the time it has; 0: not known
+	apart    time.Time           // until then its batches are not written together with those of others
 	lastErr  string
 	entry    string         // the checkpoint in the sink, "" before the copy is ready
 	saved    string         // the checkpoint that the state holds
@@ -136,6 +138,25 @@ func (t *table) due() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.phase == Paused && !t.retryAt.IsZero() && time.Now().After(t.retryAt)
+}
+
+// changedWhilePaused has a table that a fault has paused tried again at once, if it is another one now.
+func (t *table) changedWhilePaused(now *schema.Table) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.planned.table
+	if t.phase != Paused || t.retryAt.IsZero() || now.Version <= was.Version || fingerprintOf(now) == fingerprintOf(was) {
+		return false
+	}
+	t.retryAt = time.Now()
+	return true
+}
+
+// stillRefused reports whether a table is refused as before.
+func (t *table) stillRefused(p planned) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.phase == Refused && p.refused == t.reason
 }
 
 // takeUp makes a paused table Pending again if its rows are not in place, else CatchingUp. It returns false for one whose

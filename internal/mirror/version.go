@@ -36,7 +36,7 @@ func (s *session) restoreVersion(ctx context.Context, t *table, entries map[stri
 		return nil // a table without a known version is copied, see gather
 	}
 	at, err := apply.ParseCheckpoint(entries[apply.Key(t.id)])
-	if err != nil || at.Fingerprint != fingerprintOf(stored) {
+	if err != nil || at.Fingerprint != versionOf(stored) {
 		return nil
 	}
 	settings, _ := s.Select(now)
@@ -46,7 +46,7 @@ func (s *session) restoreVersion(ctx context.Context, t *table, entries map[stri
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.renamed = now.Name != stored.Name; t.renamed && settingsOf(p.target) != at.Settings {
+	if t.renamed = now.Name != stored.Name; t.renamed && settingsOf(p.target, settings) != at.Settings {
 		return nil
 	}
 	t.planned = p
@@ -106,18 +106,22 @@ func (t *table) acted() *schema.Table {
 // toVersion takes a table to another version of it, as its settings say.
 func (s *session) toVersion(ctx context.Context, t *table, to *schema.Table) error {
 	t.mu.Lock()
-	from := t.planned.table
+	from := t.planned.target.Table
 	t.mu.Unlock()
 	settings, selected := s.Select(to)
-	d := schema.Compare(from, to)
+	if !selected {
+		return s.renamedAway(ctx, t, to, "which is not selected")
+	}
+	chosen, why := choose(to, settings)
+	if why != "" { // the new copy waits until it can be made
+		return s.copyAgain(ctx, t, why)
+	}
+	d := schema.Compare(from, chosen.table)
 	rewrote := ""
 	if r, ok := s.source.(connector.Rewriter); ok {
-		rewrote = r.Rewrote(from, to)
+		rewrote = r.Rewrote(from, chosen.table)
 	}
-	switch {
-	case !selected:
-		return s.renamedAway(ctx, t, to, "which is not selected")
-	case d.Renamed:
+	if d.Renamed {
 		want, err := planTable(ctx, to, settings, s.sink)
 		if err != nil {
 			return err
@@ -130,7 +134,7 @@ func (s *session) toVersion(ctx context.Context, t *table, to *schema.Table) err
 	case rewrote != "" && (d.Empty() || settings.SchemaChanges == FollowSchema):
 		return s.copyAgain(ctx, t, rewrote)
 	case d.Empty():
-		return s.noteVersion(ctx, t, to)
+		return s.noteVersion(ctx, t, to, chosen)
 	case settings.SchemaChanges == IgnoreSchema && rewrote == "":
 		return s.ignore(ctx, t, to, &d)
 	case settings.SchemaChanges != FollowSchema:
@@ -138,7 +142,7 @@ func (s *session) toVersion(ctx context.Context, t *table, to *schema.Table) err
 	case t.apply.Checkpoint().Ignored:
 		return s.copyAgain(ctx, t, "changes of its schema were ignored before, and are followed now")
 	}
-	return s.alter(ctx, t, to, settings, &d)
+	return s.alter(ctx, t, to, settings, chosen, &d)
 }
 
 func policyError(t *schema.Table, what, hint string) error {
@@ -193,26 +197,30 @@ func (s *session) lookAround() {
 }
 
 // noteVersion goes on under a version that is stored alike.
-func (s *session) noteVersion(ctx context.Context, t *table, to *schema.Table) error {
-	next := *t.planned.target
-	next.Table = to
-	at, entries := s.versionEntries(t, &next)
+func (s *session) noteVersion(ctx context.Context, t *table, to *schema.Table, chosen selection) error {
+	was := t.planned.target
+	next := *was
+	next.Table, next.Columns = chosen.table, make([]int, len(was.Columns))
+	for i, c := range was.Columns {
+		next.Columns[i] = chosen.table.Same(&was.Table.Columns[c])
+	}
+	at, entries := versionEntries(t, to, &next, t.planned.settings)
 	if err := s.commit(ctx, entries); err != nil {
 		return err
 	}
-	return s.goOnUnder(t, &next, at)
+	return s.goOnUnder(t, to, &next, at)
 }
 
-// versionEntries returns the checkpoint of a table under a target of another version, and the entries to write for it.
-func (s *session) versionEntries(t *table, target *connector.Target) (apply.Checkpoint, map[string]string) {
+// versionEntries returns the checkpoint of a table under another version, and the entries to write for it.
+func versionEntries(t *table, to *schema.Table, target *connector.Target, settings Settings) (apply.Checkpoint, map[string]string) {
 	at := t.apply.Checkpoint()
-	at.Table, at.Settings, at.Fingerprint = target.Table.Name.String(), settingsOf(target), fingerprintOf(target.Table)
-	return at, map[string]string{apply.Key(t.id): at.String(), versionKey(t.id): target.Table.Describe()}
+	at.Table, at.Settings, at.Fingerprint = to.Name.String(), settingsOf(target, settings), versionOf(to)
+	return at, map[string]string{apply.Key(t.id): at.String(), versionKey(t.id): to.Describe()}
 }
 
 // alter changes the destination together with the checkpoint.
-func (s *session) alter(ctx context.Context, t *table, to *schema.Table, settings Settings, d *schema.Difference) error {
-	decoder, err := s.source.Decoder(to)
+func (s *session) alter(ctx context.Context, t *table, to *schema.Table, settings Settings, chosen selection, d *schema.Difference) error {
+	decoder, err := s.source.Decoder(chosen.table)
 	if err != nil {
 		return err
 	}
@@ -221,10 +229,10 @@ func (s *session) alter(ctx context.Context, t *table, to *schema.Table, setting
 		return err
 	}
 	defer missing.Release()
-	want := wanted(to, settings)
+	want := wanted(chosen, settings)
 	named := want
-	named.Key, named.Name = t.planned.target.Key, t.planned.target.Name
-	at, entries := s.versionEntries(t, &named)
+	named.Name = t.planned.target.Name
+	at, entries := versionEntries(t, to, &named, settings)
 	next, err := s.sink.Change(ctx, t.planned.target, connector.Alteration{
 		Want: want, Missing: missing, DropColumns: settings.DropColumns, Entries: entries,
 	})
@@ -236,7 +244,7 @@ func (s *session) alter(ctx context.Context, t *table, to *schema.Table, setting
 	}
 	s.Log.Info("table's destination was altered", "table", to.Name.String(), "difference", d.String())
 	s.event(ctx, to.Name, "schema_changed", d.String())
-	if err := s.goOnUnder(t, next, at); err != nil {
+	if err := s.goOnUnder(t, to, next, at); err != nil {
 		return err
 	}
 	s.saveRecords(ctx, t)
@@ -244,13 +252,13 @@ func (s *session) alter(ctx context.Context, t *table, to *schema.Table, setting
 }
 
 // goOnUnder applies what follows into another target of the table, whose checkpoint the sink has.
-func (s *session) goOnUnder(t *table, target *connector.Target, at apply.Checkpoint) error {
+func (s *session) goOnUnder(t *table, to *schema.Table, target *connector.Target, at apply.Checkpoint) error {
 	if err := t.apply.Follow(target, at); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.planned.table, t.planned.target, t.entry, t.ignored = target.Table, target, at.String(), nil
+	t.planned.table, t.planned.target, t.entry, t.ignored = to, target, at.String(), nil
 	return nil
 }
 

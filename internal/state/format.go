@@ -72,6 +72,21 @@ CREATE TABLE event (
 	kind   TEXT NOT NULL,
 	text   TEXT NOT NULL
 ) STRICT;
+
+CREATE TABLE command (
+	number      INTEGER PRIMARY KEY AUTOINCREMENT,
+	kind        TEXT NOT NULL,
+	table_id    TEXT NOT NULL,
+	schema      TEXT NOT NULL,
+	name        TEXT NOT NULL,
+	asked_at    INTEGER NOT NULL,
+	asked_by    TEXT NOT NULL,
+	accepted_at INTEGER NOT NULL,
+	copy        INTEGER NOT NULL,
+	done_at     INTEGER NOT NULL,
+	failed      INTEGER NOT NULL,
+	outcome     TEXT NOT NULL
+) STRICT;
 `
 
 // create makes an empty state file under another name and renames it: a file of this name is whole or damaged, never

@@ -87,9 +87,26 @@ func fill(t *testing.T, s *Store) {
 		s.SaveProgress(ctx, Run{Saved: at.Add(time.Hour), ClockAhead: -time.Second}, map[schema.ID]Progress{"2": {RowsCopied: 5}}),
 		s.AddEvent(ctx, Event{At: at, Kind: "started", Text: "version 1"}),
 		s.AddEvent(ctx, Event{At: at, Table: schema.Name{Schema: "public", Table: "b"}, Kind: "phase", Text: "streaming"}),
+		addCommands(ctx, s, sampleCommands()...),
+		s.SaveCommand(ctx, sampleCommands()[0]),
 	)
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func addCommands(ctx context.Context, s *Store, commands ...Command) error {
+	_, err := s.AddCommands(ctx, commands...)
+	return err
+}
+
+// sampleCommands are one that is accepted, and one that nobody has seen.
+func sampleCommands() []Command {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	b := schema.Name{Schema: "public", Table: "b"}
+	return []Command{
+		{Number: 1, Kind: Resync, Table: "2", Name: b, AskedAt: at, AskedBy: "ann@desk, process 7", AcceptedAt: at.Add(time.Second), Copy: 3},
+		{Number: 2, Kind: Pause, Table: "2", Name: b, AskedAt: at, AskedBy: "ann@desk, process 8"},
 	}
 }
 
@@ -102,6 +119,7 @@ type content struct {
 	Tables    []Table
 	Segments  []Segment
 	Events    []Event
+	Commands  []Command
 }
 
 func read(t *testing.T, s *Store) content {
@@ -113,10 +131,11 @@ func read(t *testing.T, s *Store) content {
 	tables, err4 := s.Tables(ctx)
 	events, err5 := s.Events(ctx, maxEvents)
 	segments, err6 := s.Segments(ctx)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+	commands, err7 := s.OpenCommands(ctx)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
 		t.Fatal(err)
 	}
-	return content{id, floor, run, tables, segments, events}
+	return content{id, floor, run, tables, segments, events, commands}
 }
 
 func filled() content {
@@ -127,7 +146,7 @@ func filled() content {
 	return content{"m-1", "floor 1", run, tables, sampleSegments, []Event{
 		{At: at, Kind: "started", Text: "version 1"},
 		{At: at, Table: schema.Name{Schema: "public", Table: "b"}, Kind: "phase", Text: "streaming"},
-	}}
+	}, sampleCommands()}
 }
 
 func TestEverythingSavedComesBackAfterClosing(t *testing.T) {

@@ -93,6 +93,26 @@ func StartPostgres(settings ...string) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
+	return startFrom(bin, settings)
+}
+
+// Sink returns the server that the databases of sinks are made in: of the programs in SLUICE_TEST_PGBIN_SINK, which ends
+// with the test, or where that is not set the server p itself.
+func (p *Postgres) Sink(t testing.TB) *Postgres {
+	t.Helper()
+	bin := os.Getenv("SLUICE_TEST_PGBIN_SINK")
+	if bin == "" || p == nil {
+		return p
+	}
+	sink, err := startFrom(bin, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sink.Remove)
+	return sink
+}
+
+func startFrom(bin string, settings []string) (*Postgres, error) {
 	dir, err := os.MkdirTemp("", "sluice-pg-")
 	if err != nil {
 		return nil, err
@@ -276,6 +296,19 @@ func (p *Postgres) Remove() {
 // URL returns the connection string of a database.
 func (p *Postgres) URL(database string) string {
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", p.Port, url.PathEscape(database))
+}
+
+// Version returns the server's version as server_version_num has it: 180004 for 18.4.
+func (p *Postgres) Version(t testing.TB) int {
+	t.Helper()
+	if testing.Short() || p == nil {
+		t.Skip(ErrNoServer)
+	}
+	version, err := strconv.Atoi(QueryText(t, p.URL("postgres"), "SHOW server_version_num"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return version
 }
 
 // Database makes an empty database for one test and returns its connection string. Slots left in it are dropped with it

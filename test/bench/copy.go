@@ -88,11 +88,17 @@ func (b *bench) copyBySluice(ctx context.Context) error {
 // once runs `sluice run --once` from one database to another and returns the ended process and its time. The state of a
 // name is kept between calls.
 func (b *bench) once(ctx context.Context, source, sink, name string) (*process.Process, time.Duration, error) {
-	dir := b.dir + "/" + name
+	return b.runOnce(ctx, process.Config{
+		Name: name, Source: b.source.URL(source), Sink: b.sink.URL(sink), Mirror: "tables: {include: [public.bench]}",
+	})
+}
+
+func (b *bench) runOnce(ctx context.Context, c process.Config) (*process.Process, time.Duration, error) {
+	dir := b.dir + "/" + c.Name
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, 0, err
 	}
-	config, err := process.Config{Name: name, Source: b.source.URL(source), Sink: b.sink.URL(sink), Mirror: "tables: {include: [public.bench]}"}.Write(dir)
+	config, err := c.Write(dir)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -41,7 +41,7 @@ func main() {
 	flag.IntVar(&b.n, "n", 3, "rounds")
 	flag.IntVar(&b.rows, "rows", 2_000_000, "rows to copy")
 	flag.IntVar(&b.changes, "changes", 600_000, "changes to stream")
-	only := flag.String("only", "", "copy, stream or read: measure only this, and write nothing to docs")
+	only := flag.String("only", "", "copy, stream, read, latency or tables: measure only this, and write nothing to docs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -69,7 +69,7 @@ func (b *bench) run(ctx context.Context, only string) (err error) {
 	parts := []struct {
 		name    string
 		measure func(context.Context) error
-	}{{"copy", b.measureCopy}, {"stream", b.measureStream}, {"read", b.measureRead}}
+	}{{"copy", b.measureCopy}, {"stream", b.measureStream}, {"read", b.measureRead}, {"latency", b.measureLatency}, {"tables", b.measureTables}}
 	for _, p := range parts {
 		if only != "" && only != p.name {
 			continue

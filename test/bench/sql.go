@@ -77,6 +77,31 @@ func until(ctx context.Context, server *testdb.Postgres, database, sql string) e
 	}
 }
 
+// connections returns the most connections of the mirror to a database that were seen until ctx ended.
+func connections(ctx context.Context, server *testdb.Postgres, database string) (most int, err error) {
+	conn, err := pgx.Connect(context.WithoutCancel(ctx), server.URL("postgres"))
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var n int
+		err := conn.QueryRow(context.WithoutCancel(ctx), `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = $1 AND application_name LIKE 'sluice%' AND backend_type <> 'parallel worker'`, database).Scan(&n)
+		if err != nil {
+			return 0, err
+		}
+		most = max(most, n)
+		select {
+		case <-ctx.Done():
+			return most, nil
+		case <-tick.C:
+		}
+	}
+}
+
 // equal fails if a table is not the same on both sides: a figure for wrong work is worth nothing.
 func (b *bench) equal(ctx context.Context, source, sink string) error {
 	p, err := testdb.NewPair(ctx, b.source.URL(source), b.sink.URL(sink))

@@ -34,6 +34,7 @@ func TestMain(m *testing.M) { process.Main(m, &program, &testServer) }
 // settings is the file config.yaml of a case. A case without one has the zero value.
 type settings struct {
 	Only   string        `yaml:"only"`   // "copy" or "stream"; "": both
+	Server int           `yaml:"server"` // the oldest major of PostgreSQL that can run it; 0: all
 	Exit   int           `yaml:"exit"`   // exit code of each run
 	Mirror yaml.MapSlice `yaml:"mirror"` // the block of this name in the mirror's configuration
 }
@@ -43,6 +44,7 @@ func TestCases(t *testing.T) {
 	if err != nil || folders == nil {
 		t.Fatalf("no cases: %v", err)
 	}
+	sinkServer := testServer.Sink(t)
 	for _, f := range folders {
 		dir := filepath.Dir(f)
 		s, err := readSettings(dir)
@@ -55,7 +57,7 @@ func TestCases(t *testing.T) {
 			}
 			t.Run(dir+"/"+way, func(t *testing.T) {
 				t.Parallel()
-				runCase(t, dir, way, s)
+				runCase(t, sinkServer, dir, way, s)
 			})
 		}
 	}
@@ -78,8 +80,11 @@ func readSettings(dir string) (settings, error) {
 }
 
 // runCase brings the changes through the copy, or through the stream: then a first run has copied what source.sql made.
-func runCase(t *testing.T, dir, way string, s settings) {
-	source, sink := testServer.Database(t), testServer.Database(t)
+func runCase(t *testing.T, sinkServer *testdb.Postgres, dir, way string, s settings) {
+	if have := min(testServer.Version(t), sinkServer.Version(t)) / 10000; have < s.Server {
+		t.Skipf("needs PostgreSQL %d, this is %d", s.Server, have)
+	}
+	source, sink := testServer.Database(t), sinkServer.Database(t)
 	mirror, err := yaml.Marshal(s.Mirror)
 	if err != nil {
 		t.Fatal(err)

@@ -29,9 +29,16 @@ const (
 // TestKillLosesAndDoublesNothing kills the process again and again, while many connections change the source, and holds
 // both sides against each other at the end of each of the mirror's lives.
 func TestKillLosesAndDoublesNothing(t *testing.T) {
+	t.Run("postgres", func(t *testing.T) { killAgainAndAgain(t, *killsFlag, newMirror) })
+	t.Run("sqlite", func(t *testing.T) { killAgainAndAgain(t, *sqliteKillsFlag, newFileMirror) })
+}
+
+func killAgainAndAgain(t *testing.T, kills int, start func(t *testing.T, seed uint64) *mirror) {
 	testServer.Database(t) // skips without a server
-	t.Logf("to repeat: go test ./test/crash -run Kill -kills %d -seed %d", *killsFlag, *seedFlag)
-	kills := *killsFlag
+	if kills == 0 {
+		t.Skip("not asked for")
+	}
+	t.Logf("to repeat: go test ./test/crash -run '^%s$' -kills %d -sqlite-kills %[2]d -seed %d", t.Name(), kills, *seedFlag)
 	begin := time.Now()
 	for life := 0; kills > 0 || time.Since(begin) < *durationFlag; life++ {
 		n := killsPerLife
@@ -39,7 +46,8 @@ func TestKillLosesAndDoublesNothing(t *testing.T) {
 			n = min(n, kills)
 		}
 		kills -= n
-		ok := t.Run(fmt.Sprintf("life%d", life), func(t *testing.T) { live(t, *seedFlag+uint64(life), n) })
+		seed := *seedFlag + uint64(life)
+		ok := t.Run(fmt.Sprintf("life%d", life), func(t *testing.T) { live(t, start(t, seed), seed, n) })
 		if !ok {
 			break
 		}
@@ -47,8 +55,7 @@ func TestKillLosesAndDoublesNothing(t *testing.T) {
 }
 
 // live is one mirror from its first start to its end, with n kills.
-func live(t *testing.T, seed uint64, n int) {
-	m := newMirror(t, seed)
+func live(t *testing.T, m *mirror, seed uint64, n int) {
 	rng := rand.New(rand.NewPCG(seed, 1<<32))
 	hits := map[string]int{}
 	for i := range n {
@@ -129,12 +136,21 @@ type mirror struct {
 	pair          *testdb.Pair
 }
 
+// newMirror starts the change of a source that is to be mirrored into a database.
 func newMirror(t *testing.T, seed uint64) *mirror {
 	t.Helper()
-	m := &mirror{source: testServer.Database(t), sink: testServer.Database(t), reliesOnSpool: seed%2 == 1}
-	if *sqliteFlag {
-		m.file = filepath.Join(t.TempDir(), "mirror.db")
-	}
+	return startMirror(t, seed, "")
+}
+
+// newFileMirror is newMirror with a SQLite file as sink.
+func newFileMirror(t *testing.T, seed uint64) *mirror {
+	t.Helper()
+	return startMirror(t, seed, filepath.Join(t.TempDir(), "mirror.db"))
+}
+
+func startMirror(t *testing.T, seed uint64, file string) *mirror {
+	t.Helper()
+	m := &mirror{source: testServer.Database(t), sink: testServer.Database(t), file: file, reliesOnSpool: seed%2 == 1}
 	createSource(t, m.source, seed)
 	m.sluice = process.New(t, program, m.config())
 	m.pair = testdb.OpenPair(t, m.source, m.sink)

@@ -17,10 +17,11 @@ var (
 )
 
 var (
-	killsFlag    = flag.Int("kills", 50, "how often the process is killed")
-	seedFlag     = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of all random choices")
-	durationFlag = flag.Duration("duration", 0, "go on killing for at least so long")
-	rateFlag     = flag.Int("rate", 300, "transactions a second of the writer")
+	killsFlag       = flag.Int("kills", 50, "how often the process is killed while it mirrors into PostgreSQL")
+	sqliteKillsFlag = flag.Int("sqlite-kills", 10, "likewise, into a SQLite file")
+	seedFlag        = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of all random choices")
+	durationFlag    = flag.Duration("duration", 0, "go on killing for at least so long")
+	rateFlag        = flag.Int("rate", 300, "transactions a second of the writer")
 )
 
 // Commit timestamps tell which transactions a copy held, see compareSides.

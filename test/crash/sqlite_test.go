@@ -2,7 +2,6 @@ package crash
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,8 +12,6 @@ import (
 
 	"github.com/sluicehq/sluice/internal/testdb"
 )
-
-var sqliteFlag = flag.Bool("sqlite", false, "the sink of the kill test is a SQLite file")
 
 // historyOfAudited is the table audited as a history; the sink's text is read into the types of PostgreSQL.
 const historyOfAudited = `CREATE TABLE audited (id int, v bigint, note text, big text, _sluice_op text, _sluice_position text,

@@ -39,9 +39,26 @@ type Process struct {
 
 // Start runs a program in dir. It dies with the calling process.
 func Start(dir, program string, args ...string) (*Process, error) {
-	p := &Process{Out: newLines(), Log: newLines(), cmd: exec.Command(program, args...), exited: make(chan struct{})}
-	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, p.Out, p.Log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd := exec.Command(program, args...)
+	out, log := newLines(), newLines()
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, log
+	return start(cmd, out, log)
+}
+
+// StartAttached runs a program in dir with the terminal, and the standard output, of the calling process. What it prints is
+// not read.
+func StartAttached(dir, program string, args ...string) (*Process, error) {
+	cmd := exec.Command(program, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stdout, os.Stderr
+	return start(cmd, newLines(), newLines())
+}
+
+func start(cmd *exec.Cmd, out, log *Lines) (*Process, error) {
+	p := &Process{Out: out, Log: log, cmd: cmd, exited: make(chan struct{})}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // the parent-death signal is tied to the thread that starts the process

@@ -1,0 +1,1 @@
+INSERT INTO unsent VALUES (2, 'b');

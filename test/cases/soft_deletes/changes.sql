@@ -1,0 +1,11 @@
+DELETE FROM items WHERE id IN (1, 2);
+INSERT INTO items VALUES (2, 20, 'back');
+UPDATE items SET id = 30, n = 30 WHERE id = 3;
+BEGIN; INSERT INTO items VALUES (7, 7, 'came and went'); DELETE FROM items WHERE id = 7; COMMIT;
+BEGIN; UPDATE items SET n = 40 WHERE id = 4; DELETE FROM items WHERE id = 4; COMMIT;
+BEGIN; UPDATE items SET id = 100 WHERE id = 5; UPDATE items SET id = 5 WHERE id = 6; UPDATE items SET id = 6 WHERE id = 100; COMMIT;
+DELETE FROM emptied WHERE id = 1;
+INSERT INTO emptied VALUES (3, 3);
+TRUNCATE emptied;
+INSERT INTO emptied VALUES (2, 22);
+DELETE FROM gone WHERE id = 1;
