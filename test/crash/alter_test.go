@@ -307,3 +307,69 @@ func readFile(path, sql string) (rows [][]string, err error) {
 	}})
 	return rows, err
 }
+
+// started returns a running mirror of a table t with one row, whose copy is in place.
+func started(t *testing.T, mirror string) (c process.Config, sluice *process.Sluice, p *process.Process) {
+	t.Helper()
+	c = process.Config{Name: "alter", Source: testServer.Database(t), Sink: testServer.Database(t), Mirror: mirror}
+	testdb.Exec(t, c.Source, "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+	sluice = process.New(t, program, c)
+	p = sluice.Run(t)
+	holds(t, c, "SELECT id, v FROM t", "1|a")
+	return c, sluice, p
+}
+
+// holds waits until a query of the sink gives these rows.
+func holds(t *testing.T, c process.Config, query, want string) {
+	t.Helper()
+	testdb.EventuallyWithin(t, catchUpLimit, func() error {
+		rows, err := testdb.TryQuery(c.Sink, query)
+		if err != nil {
+			return err
+		}
+		lines := make([]string, len(rows))
+		for i, row := range rows {
+			lines[i] = strings.Join(row, "|")
+		}
+		if got := strings.Join(lines, "\n"); got != want {
+			return fmt.Errorf("%s: %q, not %q", query, got, want)
+		}
+		return nil
+	})
+}
+
+func TestTableTakenOutOfThePublicationIsCopiedAgain(t *testing.T) {
+	c, _, p := started(t, "tables: {discover_interval: 1s}")
+	testdb.Exec(t, c.Source, "ALTER PUBLICATION sluice_alter DROP TABLE t; INSERT INTO t VALUES (2, 'unseen')")
+	holds(t, c, "SELECT id, v FROM t ORDER BY id", "1|a\n2|unseen")
+	if !p.Log.Await("it was taken out of the publication", lateAge) {
+		t.Error("the log does not say why the table was copied")
+	}
+	testdb.Exec(t, c.Source, "ALTER TABLE t ADD w int; UPDATE t SET w = id") // seen again
+	holds(t, c, "SELECT id, v, w FROM t ORDER BY id", "1|a|1\n2|unseen|2")
+}
+
+func TestPolicyPausesATableWithTheDifference(t *testing.T) {
+	c, sluice, p := started(t, "schema_changes: pause\nretry_paused: 1s")
+	testdb.Exec(t, c.Source, "INSERT INTO t VALUES (2, 'b'); ALTER TABLE t ADD w int; INSERT INTO t VALUES (3, 'c', 3)")
+	if !p.Log.Await(`column \"w\" integer is new`, lateAge) {
+		t.Fatal("the table does not pause with the difference")
+	}
+	holds(t, c, "SELECT id, v FROM t ORDER BY id", "1|a\n2|b")
+	p.Kill()
+	file := filepath.Join(filepath.Dir(sluice.Config), "mirror.yaml")
+	c.Mirror = "schema_changes: follow"
+	if path, err := c.Write(filepath.Dir(sluice.Config)); err != nil || path != file {
+		t.Fatal(path, err)
+	}
+	sluice.Once(t, 0, catchUpLimit)
+	holds(t, c, "SELECT id, v, w FROM t ORDER BY id", "1|a|∅\n2|b|∅\n3|c|3")
+}
+
+func TestIdleTableIsAlteredByDiscovery(t *testing.T) {
+	c, _, _ := started(t, "tables: {discover_interval: 1s}")
+	testdb.Exec(t, c.Source, "ALTER TABLE t ADD w text DEFAULT 'x'; ALTER TABLE t RENAME v TO u")
+	holds(t, c, "SELECT id, u, w FROM t", "1|a|x")
+	testdb.Exec(t, c.Source, "ALTER TABLE t ALTER u TYPE text USING upper(u)")
+	holds(t, c, "SELECT id, u, w FROM t", "1|A|x")
+}
