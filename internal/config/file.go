@@ -113,6 +113,7 @@ type Mirror struct {
 	WithoutPrimaryKey Keyless        `yaml:"without_primary_key" enum:"refuse|history|full_row" later:"full_row" doc:"What happens to a table without a usable key."`
 	SchemaChanges     SchemaChanges  `yaml:"schema_changes" enum:"follow|pause|ignore" doc:"What happens when a table's columns change."`
 	DroppedColumns    DroppedColumns `yaml:"dropped_columns" enum:"keep|drop" doc:"What happens in the sink to a column that was dropped."`
+	DroppedPartitions string         `yaml:"dropped_partitions" enum:"keep|delete" later:"delete" doc:"What happens in the sink to the rows of a partition that was dropped, detached or truncated at the source."`
 	OnUnrepresentable string         `yaml:"on_unrepresentable" enum:"error|null|clamp|text|quarantine" later:"null|clamp|text|quarantine" doc:"What happens to a value that the sink cannot hold."`
 	OnBadRow          string         `yaml:"on_bad_row" enum:"pause|quarantine" later:"quarantine" doc:"What happens to a row that the sink refuses."`
 	OnGap             OnGap          `yaml:"on_gap" enum:"pause|resync" doc:"What happens to a table whose changes are gone from the log: it waits for a person, or is copied again."`
@@ -215,6 +216,7 @@ func newMirror() *Mirror {
 		WithoutPrimaryKey: RefuseKeyless,
 		SchemaChanges:     "follow",
 		DroppedColumns:    "keep",
+		DroppedPartitions: "keep",
 		OnUnrepresentable: "error",
 		OnBadRow:          "pause",
 		OnGap:             PauseOnGap,

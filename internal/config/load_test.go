@@ -71,7 +71,7 @@ func TestSmallestConfigHasTheDocumentedDefaults(t *testing.T) {
 		Mirror: &Mirror{
 			Tables:      Tables{Include: []Pattern{mustPattern(t, "*")}, NewTables: "follow", DiscoverInterval: Duration(5 * time.Minute)},
 			Destination: Destination{Schema: "{schema}", Table: "{table}"},
-			Mode:        "current", Deletes: "hard", Existing: "refuse", WithoutPrimaryKey: "refuse", SchemaChanges: "follow", DroppedColumns: "keep",
+			Mode:        "current", Deletes: "hard", Existing: "refuse", WithoutPrimaryKey: "refuse", SchemaChanges: "follow", DroppedColumns: "keep", DroppedPartitions: "keep",
 			OnUnrepresentable: "error", OnBadRow: "pause", OnGap: "pause", OnTableError: "pause", MaxTableFailures: 3,
 			RetryPaused: Duration(5 * time.Minute), RetainedLog: RetainedLog{Action: "warn"}, MaxRowBytes: 64 << 20,
 			Snapshot: Snapshot{Concurrency: 4, ChunkRows: 100000, MaxAge: Duration(time.Hour)},
