@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -75,6 +76,9 @@ func (m *Mirror) savedID(ctx context.Context) (string, error) {
 type RunOptions struct {
 	Once bool // copy, catch up to the end of the log as it is then, and return; else follow until ctx ends
 	Log  *slog.Logger
+	// Reload asks for the config file to be read again: which tables are mirrored, and how. Tables whose settings changed
+	// pause until the change is undone or Resync accepts it; other changes need a restart. May be nil.
+	Reload <-chan struct{}
 
 	Monitor *Monitor // shows how the run stands while it goes on; nil: nobody asks
 }
@@ -93,7 +97,14 @@ func (m *Mirror) Run(ctx context.Context, options RunOptions) (*mirror.Summary, 
 	defer store.Close()
 	o := m.options(store, options.Log)
 	o.Once, o.Monitor = options.Once, options.Monitor
+	reloads := make(chan mirror.Selector)
+	o.Reloads = reloads
+	reloading, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { (&reloader{m, options, store, reloads}).run(reloading) })
 	summary, err := mirror.Run(ctx, o)
+	stop()
+	wg.Wait()
 	if summary != nil {
 		m.noteKept(summary)
 	}

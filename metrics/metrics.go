@@ -7,7 +7,7 @@
 //
 // Series are few and bounded. Labels are mirror; table, the tables that are mirrored, paused or refused, not those that are
 // gone; phase and kind, of which there are seven and ten. A table has one series of each metric, so a mirror of 1,000
-// tables has some 12,000. Counters begin at zero with the process.
+// tables has some 10,000. Counters begin at zero with the process.
 package metrics
 
 import (
@@ -29,9 +29,9 @@ func Handler(monitor *sluice.Monitor) http.Handler {
 }
 
 // NewCollector returns the metrics of a mirror's run, for a registry of the caller. There are none before the run begins.
-func NewCollector(monitor *sluice.Monitor) prometheus.Collector { return &collector{monitor} }
+func NewCollector(monitor *sluice.Monitor) prometheus.Collector { return &collector{monitor.Live} }
 
-type collector struct{ monitor *sluice.Monitor }
+type collector struct{ live func() (mirror.Live, bool) }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("sluice_"+name, help, append([]string{"mirror"}, labels...), nil)
@@ -80,7 +80,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
-	live, ok := c.monitor.Live()
+	live, ok := c.live()
 	if !ok {
 		return
 	}

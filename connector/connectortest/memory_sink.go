@@ -16,11 +16,15 @@ import (
 
 const memorySink = "sink memory"
 
-var _ connector.Sink = (*MemorySink)(nil)
+var (
+	_ connector.Sink        = (*MemorySink)(nil)
+	_ connector.EntryReader = (*MemorySink)(nil)
+)
 
 // MemorySink implements connector.Sink over a [Store]. Rows and entries are committed together.
 type MemorySink struct {
-	Writers int // see connector.Traits; set before use
+	Writers int    // see connector.Traits; set before use
+	Mirror  string // whose Entries are read before a Claim; set before use
 	// RefuseRow, if set, reports rows that the sink cannot hold, as a CHECK constraint would. Set before use.
 	RefuseRow func(table schema.Name, row Row) bool
 
@@ -47,7 +51,7 @@ func NewMemorySink(store *Store, faults *Faults) *MemorySink {
 func (s *MemorySink) Reopen(faults *Faults) *MemorySink {
 	s.Close()
 	next := NewMemorySink(s.store, faults)
-	next.Writers, next.RefuseRow = s.Writers, s.RefuseRow
+	next.Writers, next.Mirror, next.RefuseRow = s.Writers, s.Mirror, s.RefuseRow
 	return next
 }
 
@@ -153,6 +157,11 @@ func (s *MemorySink) Claim(ctx context.Context, mirror, id string) (*connector.C
 		return &connector.Claim{ID: m.id, New: isNew, Entries: maps.Clone(m.entries)}, nil
 	})
 	return claim, err
+}
+
+// Entries returns what is kept for the mirror claimed, or else for the one of [MemorySink.Mirror].
+func (s *MemorySink) Entries(context.Context) (map[string]string, error) {
+	return s.store.Entries(cmp.Or(s.mirrorName(), s.Mirror)), nil
 }
 
 // Create begins copy t.Copy, or goes on with it.

@@ -29,6 +29,7 @@ type reader struct {
 	patience    time.Duration // wal_sender_timeout, or statusPeriod where it is off
 	truncated   []uint32
 	typeNames   map[columnType]string
+	catalog     catalogView
 	transaction uint64 // counts them, for relation.transaction
 }
 

@@ -299,7 +299,7 @@ func (x *tx) merge(ctx context.Context, t *connector.Target, oid string, adopted
 	), "; "))
 	if isState(err, "42P10", "23505", "23502", "23503", "23514", "23P01") {
 		e := wrapError(err, sinkSystem, "exchange the table", t.Name).(*connector.Error)
-		e.Kind, e.Hint = connector.TableFault, "drop what depends on the table (constraints, indexes, views, foreign keys), then `resync` it"
+		e.Kind, e.Hint = connector.TableFault, keptHint(t)
 		return e
 	}
 	return err
@@ -325,8 +325,14 @@ func (x *tx) addColumns(ctx context.Context, t *connector.Target, oid string) er
 			add = append(add, "ADD COLUMN "+quoteIdent(c.name)+" "+c.typ+" GENERATED ALWAYS AS ("+c.generated+") STORED")
 		case rows[i][1] != "t":
 			return &connector.Error{Kind: connector.TableFault, System: sinkSystem, Op: "exchange the table", Table: t.Name, Column: c.name,
-				Err:  errors.New("the column's type has changed, and something depends on the table"),
-				Hint: "drop what depends on the table (views, foreign keys, indexes, grants), then `resync` it"}
+				Err:  errors.New("the column's type has changed, and the table is kept"),
+				Hint: keptHint(t)}
+		}
+	}
+	if !t.SoftDelete && slices.ContainsFunc(rows, func(r []string) bool { return r[0] == connector.DeletedAt }) {
+		deleted := quoteIdent(connector.DeletedAt) // its deletes were soft once
+		if _, err := x.exec(ctx, "UPDATE "+quoteName(t.Name)+" SET "+deleted+" = NULL WHERE "+deleted+" IS NOT NULL"); err != nil {
+			return err
 		}
 	}
 	if add == nil {
@@ -334,4 +340,15 @@ func (x *tx) addColumns(ctx context.Context, t *connector.Target, oid string) er
 	}
 	_, err = x.exec(ctx, "ALTER TABLE "+quoteName(t.Name)+" "+strings.Join(add, ", "))
 	return err
+}
+
+// keptHint says what to do where rows cannot be brought into a table that is kept.
+func keptHint(t *connector.Target) string {
+	switch {
+	case t.Existing != connector.RefuseExisting:
+		return "drop the constraint that refuses them, then `resync` the table"
+	case t.SoftDelete:
+		return "rename the table, then `resync` it; a new one begins"
+	}
+	return "drop what depends on the table (constraints, indexes, views, foreign keys, grants), then `resync` it"
 }

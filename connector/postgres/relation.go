@@ -75,6 +75,12 @@ func (st *stream) settle(ctx context.Context, r *relation) error {
 		st.setVersion(r, known)
 		return nil
 	}
+	if known != nil && known.Name == r.name {
+		if unchanged, err := st.holds(ctx, known); err != nil || unchanged {
+			st.setVersion(r, known)
+			return err
+		}
+	}
 	before := known
 	if before == nil {
 		before = r.latest()

@@ -144,14 +144,17 @@ func schemaOf(n schema.Name) string {
 	return n.Schema
 }
 
-// checkOwners looks for destinations that exist and that our role can neither replace nor alter.
+// checkOwners looks for destinations that exist and that our role does not own, so that it can neither replace nor alter them:
+// rows can be written in them all the same, where it has the rights.
 func (c *sinkCheck) checkOwners(ctx context.Context) error {
 	var schemas, tables []string
 	for _, t := range c.tables {
 		schemas, tables = append(schemas, schemaOf(t.Name)), append(tables, t.Name.Table)
 	}
 	rows, err := c.sink.pool.Query(ctx, `
-		SELECT w.schema, w.name, o.rolname::text
+		SELECT w.schema, w.name, o.rolname::text,
+		       pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_table_privilege(c.oid, 'INSERT')
+		       AND pg_catalog.has_table_privilege(c.oid, 'UPDATE') AND pg_catalog.has_table_privilege(c.oid, 'DELETE')
 		FROM unnest($1::text[], $2::text[]) w(schema, name) JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
 		JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name JOIN pg_catalog.pg_roles o ON o.oid = c.relowner
 		WHERE NOT pg_catalog.pg_has_role(c.relowner, 'USAGE') ORDER BY w.schema, w.name`, schemas, tables)
@@ -161,7 +164,15 @@ func (c *sinkCheck) checkOwners(ctx context.Context) error {
 	role := quoteIdent(c.facts.role)
 	var name schema.Name
 	var owner string
-	_, err = pgx.ForEachRow(rows, []any{&name.Schema, &name.Table, &owner}, func() error {
+	var writable bool
+	_, err = pgx.ForEachRow(rows, []any{&name.Schema, &name.Table, &owner, &writable}, func() error {
+		if writable {
+			c.problems = append(c.problems, connector.Problem{
+				Table: name.String(), Note: true, What: fmt.Sprintf("role %s does not own it: rows are written, columns that the source gets cannot be added", role),
+				Fix: "ALTER TABLE " + quoteName(name) + " OWNER TO " + role,
+			})
+			return nil
+		}
 		c.fault(name.String(), "ALTER TABLE "+quoteName(name)+" OWNER TO "+role+"; or GRANT "+quoteIdent(owner)+" TO "+role,
 			"role %s does not own it", role)
 		return nil

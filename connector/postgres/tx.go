@@ -32,6 +32,7 @@ type session struct {
 	prepared map[statement]string // their names on the server
 	stages   []string             // names of stage tables, the one used last at the end
 	buffer   []byte               // for CopyData messages
+	replica  bool                 // foreign keys and triggers do not act on what it writes
 }
 
 // statement is what a prepared statement depends on. The types are those of the parameters: a table that is made anew with
@@ -103,6 +104,14 @@ func (s *Sink) begin(ctx context.Context) (*tx, error) {
 			return nil, wrapError(err, sinkSystem, "begin", schema.Name{})
 		}
 		x.session = &session{prepared: map[statement]string{}}
+		// Tables are mirrored independently of each other, so a row may come before the one that it refers to. A role that may
+		// not do this is refused by Plan where it matters.
+		_, err := x.pg.Exec(ctx, "SET session_replication_role = replica").ReadAll()
+		if err != nil && !isState(err, "42501") {
+			conn.Release()
+			return nil, wrapError(err, sinkSystem, "begin", schema.Name{})
+		}
+		x.session.replica = err == nil
 		x.pg.CustomData()[key] = x.session
 	}
 	x.stages = x.session.stages
@@ -112,12 +121,16 @@ func (s *Sink) begin(ctx context.Context) (*tx, error) {
 // opening are the statements that begin the transaction. The lock comes before the check and in a statement of its own,
 // so that the check sees what a Claim that held the lock has committed. The check fails if the mirror is not ours.
 func (x *tx) opening() []string {
-	return []string{
+	opening := []string{
 		"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
 		fmt.Sprintf("SELECT pg_catalog.pg_advisory_xact_lock_shared(%d)", mirrorLock(x.claim.mirror)),
 		fmt.Sprintf("SELECT 1 / count(*) FROM sluice.mirror WHERE name = %s AND id = %s AND epoch = %d",
 			quoteLiteral(x.claim.mirror), quoteLiteral(x.claim.id), x.claim.epoch),
 	}
+	if !x.session.replica { // else the server does not check deferrable constraints
+		opening = append(opening, "SET CONSTRAINTS ALL DEFERRED")
+	}
+	return opening
 }
 
 // fenced makes of a failed check what it means.

@@ -27,8 +27,8 @@ const (
 	headerBytes = 100
 )
 
-// Check finds what keeps the mirror from writing destinations of these names; see connector.Checker. It makes no file. How
-// a table that exists is declared is Plan's to judge.
+// Check finds what keeps the mirror from writing destinations of these names; see connector.Checker. It makes no file. Whether
+// a table that exists can be used as it is declared, and with its rows, is Plan's to judge.
 func (s *Sink) Check(ctx context.Context, ts []*schema.Table) ([]connector.Problem, error) {
 	c := &fileCheck{sink: s, tables: ts}
 	c.checkFile()

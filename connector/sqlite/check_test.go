@@ -101,12 +101,11 @@ func TestCheckTellsOfOtherMirrorsAndOfDestinationsThatAreNotOurs(t *testing.T) {
 	s.copy(itemsTable(), connectortest.Row{"1", "a", "b"})
 	id := s.sink.claim.id
 	s.exec("CREATE TABLE theirs (x TEXT)", "INSERT INTO theirs VALUES ('a')", "CREATE TABLE empty (x TEXT)", "CREATE VIEW look AS SELECT 1",
-		"INSERT INTO sluice_owner VALUES ('of_other', 'another id', 's', 1, 0)")
+		"INSERT INTO sluice_owner VALUES ('of_other', 'another id', 's', 1, 0, 0)")
 	named := func(name string) *schema.Table { return &schema.Table{Name: schema.Name{Table: name}} }
 	all := []*schema.Table{named("items"), named("theirs"), named("empty"), named("look"), named("of_other"), named("Theirs"), named("new")}
 	wantChecked(t, checked(t, s.path, id, all...),
-		`theirs\|the table exists, is not of this mirror, and holds rows\|.*\n`+
-			`look\|something else of this name exists, a view\|.*\n`+
+		`look\|something else of this name exists, a view\|.*\n`+
 			`of_other\|another mirror writes the table\|choose another .destination., or tear the other mirror down\n`+
 			`Theirs\|SQLite takes its name and that of "theirs" for the same\|.*`)
 	wantChecked(t, checked(t, s.path, id, named("items")), ``)

@@ -64,10 +64,22 @@ func (w *writer) open(ctx context.Context, path string, wait time.Duration) erro
 		}
 	}
 	if err == nil {
+		err = w.proveUnbound()
+	}
+	if err == nil {
 		w.file, err = os.Stat(path)
 	}
 	if err != nil {
 		w.close()
+	}
+	return err
+}
+
+// proveUnbound asks whether foreign keys are off: SQLite says nothing where it does not follow a setting.
+func (w *writer) proveUnbound() error {
+	on, err := queryText(w.conn, "PRAGMA foreign_keys")
+	if err == nil && on != "0" {
+		err = fault(connector.Internal, "open the file", schema.Name{}, "", "foreign keys cannot be switched off")
 	}
 	return err
 }

@@ -47,9 +47,9 @@ func (s *Sink) Create(ctx context.Context, t *connector.Target) error {
 
 // own notes that this mirror writes the destination and which copy is under way.
 func (w *writer) own(t *connector.Target) error {
-	err := w.exec(`INSERT INTO sluice_owner ("table", mirror, source, loading) VALUES (?, ?, ?, ?)
-		ON CONFLICT ("table") DO UPDATE SET source = excluded.source, loading = excluded.loading
-		WHERE mirror = excluded.mirror AND "table" = excluded."table" COLLATE BINARY`, t.Name.Table, w.claim.id, t.Table.Name.String(), t.Copy)
+	err := w.exec(`INSERT INTO sluice_owner ("table", mirror, source, loading, foreign_made) VALUES (?, ?, ?, ?, ?)
+		ON CONFLICT ("table") DO UPDATE SET source = excluded.source, loading = excluded.loading, foreign_made = excluded.foreign_made
+		WHERE mirror = excluded.mirror AND "table" = excluded."table" COLLATE BINARY`, t.Name.Table, w.claim.id, t.Table.Name.String(), t.Copy, t.Existing != connector.RefuseExisting)
 	if err == nil && w.conn.Changes() != 1 {
 		return fault(connector.TableFault, "create the table", t.Name, "choose another `destination`, or tear the other mirror down",
 			"another mirror writes the table, or another table's name differs only in case")

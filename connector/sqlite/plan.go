@@ -32,19 +32,14 @@ func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Targ
 	nameColumns(&t)
 	var found destination
 	err := s.read(ctx, func(conn *sqlite.Conn) (err error) {
-		if found, err = s.findDestination(conn, &t); err == nil && found.form == "table" && !t.History {
-			t.UniqueBeyondKey, err = hasUniqueBeyondKey(conn, found.name, sinkKey(&t))
+		t.Existing, t.Notes, t.UniqueBeyondKey = want.Existing, nil, false // it may be called twice
+		if found, err = s.findDestination(conn, &t); err == nil {
+			err = found.plan(conn, &t)
 		}
 		return err
 	})
 	if err != nil {
 		return nil, wrapError(err, "plan", t.Name)
-	}
-	if err := found.check(&t); err != nil {
-		return nil, err
-	}
-	if found.owned && found.exists {
-		t.Copy = found.copy
 	}
 	return &t, s.reserve(&t, found.exists)
 }
@@ -155,6 +150,8 @@ type destination struct {
 	owner  string // id of the mirror that writes it, "" if none does
 	owned  bool   // by this mirror
 	copy   int
+
+	foreignMade bool // the table was made by somebody else, and is kept
 }
 
 func (s *Sink) findDestination(conn *sqlite.Conn, t *connector.Target) (destination, error) {
@@ -168,9 +165,9 @@ func (s *Sink) findDestination(conn *sqlite.Conn, t *connector.Target) (destinat
 	kept, err := queryText(conn, "SELECT count(*) FROM sqlite_schema WHERE name IN ('sluice_owner', 'sluice_mirror')")
 	if err == nil && kept == "2" {
 		mirror, id := s.mirrorIDs()
-		err = query(conn, `SELECT "table", o.mirror, o.copy, o.mirror = coalesce(nullif(?2, ''), m.id) FROM sluice_owner o
+		err = query(conn, `SELECT "table", o.mirror, o.copy, o.mirror = coalesce(nullif(?2, ''), m.id), o.foreign_made FROM sluice_owner o
 			LEFT JOIN sluice_mirror m ON m.name = ?3 WHERE "table" = ?1`, func(row *sqlite.Stmt) {
-			d.owner, d.copy, d.owned = row.ColumnText(1), row.ColumnInt(2), row.ColumnBool(3)
+			d.owner, d.copy, d.owned, d.foreignMade = row.ColumnText(1), row.ColumnInt(2), row.ColumnBool(3), row.ColumnBool(4)
 			if !d.exists {
 				d.name = row.ColumnText(0)
 			}
@@ -184,16 +181,51 @@ func (s *Sink) findDestination(conn *sqlite.Conn, t *connector.Target) (destinat
 	return d, err
 }
 
-// check refuses a destination that is not ours, except an empty table that is just what we would make.
-func (d *destination) check(t *connector.Target) error {
+// plan refuses a destination that is not ours, except an empty table that is just what we would make, or one that the user
+// wants to be written and that takes the rows.
+func (d *destination) plan(conn *sqlite.Conn, t *connector.Target) error {
+	ours := d.owned && d.copy > 0 && !d.foreignMade
 	what, fix := d.foreign(t.Name.Table)
-	if what == "" && d.exists && !d.owned && d.sql != createTable(t.Name.Table, t) {
-		what, fix = "the table exists, is not of this mirror, and is declared in another way", "choose another `destination`, or drop the table"
+	switch {
+	case what != "":
+	case !d.exists || ours:
+		t.Existing = connector.RefuseExisting
+	case d.owned && d.copy > 0:
+		t.Existing = max(t.Existing, connector.ReplaceExisting)
+		if err := fit(conn, t); err != nil {
+			return err
+		}
+	case t.Existing != connector.RefuseExisting && !t.History:
+		if err := fit(conn, t); err != nil {
+			return err
+		}
+	default:
+		t.Existing = connector.RefuseExisting // a history is appended to, and to no other table
+		what, fix = d.occupied(t)
 	}
-	if what == "" {
+	switch {
+	case what != "":
+		return fault(connector.TableFault, "plan", t.Name, fix, "%s", what)
+	case !d.exists:
 		return nil
+	case d.owned:
+		t.Copy = d.copy
 	}
-	return fault(connector.TableFault, "plan", t.Name, fix, "%s", what)
+	return takeStock(conn, t, *d)
+}
+
+// occupied says what keeps a table of somebody else from being taken for one of ours, and what to do; "" if nothing does.
+func (d *destination) occupied(t *connector.Target) (what, fix string) {
+	const choose = ", choose another `destination`, or set `existing`"
+	switch {
+	case d.owned: // whether it is still empty is for Ready
+		return "", ""
+	case d.rows:
+		return "the table exists, is not of this mirror, and holds rows", "empty the table" + choose
+	case d.sql != createTable(t.Name.Table, t):
+		return "the table exists, is not of this mirror, and is declared in another way", "drop the table" + choose
+	}
+	return "", ""
 }
 
 // foreign says what makes it somebody else's, however a table of this name is to be declared, and what to do; "" if
@@ -207,8 +239,6 @@ func (d *destination) foreign(name string) (what, fix string) {
 		return "SQLite takes its name and that of " + quoteIdent(d.name) + " for the same", other + ", or drop it"
 	case d.exists && d.form != "table":
 		return "something else of this name exists, a " + d.form, other + ", or drop it"
-	case d.rows:
-		return "the table exists, is not of this mirror, and holds rows", other + ", or empty the table"
 	}
 	return "", ""
 }

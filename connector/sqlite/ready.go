@@ -121,7 +121,7 @@ func (w *writer) place(t *connector.Target, adopted bool) error {
 		return w.rename(t)
 	case form != "table":
 		return fault(connector.TableFault, exchangeOp, t.Name, "drop it, or choose another `destination`", "something else of this name exists, a %s", form)
-	case adopted:
+	case adopted && t.Existing == connector.RefuseExisting:
 		if some, err := queryText(w.conn, "SELECT 1 FROM "+dest+" LIMIT 1"); err != nil || some != "" {
 			if err != nil {
 				return err
@@ -137,8 +137,8 @@ func (w *writer) place(t *connector.Target, adopted bool) error {
 		return err
 	case t.History && (!adopted || bound != ""):
 		return w.appendCopy(t)
-	case bound != "", t.SoftDelete:
-		return w.merge(t)
+	case bound != "", t.SoftDelete, t.Existing != connector.RefuseExisting:
+		return w.merge(t, adopted)
 	}
 	if err := w.exec("DROP TABLE " + dest); err != nil {
 		return err
@@ -151,14 +151,16 @@ func (w *writer) rename(t *connector.Target) error {
 }
 
 // merge makes the destination's rows those of the copy, touching only rows that differ, so that indexes and triggers that
-// somebody has made go on. With soft deletes, rows that the copy lacks stay as deleted ones.
-func (w *writer) merge(t *connector.Target) error {
-	if err := w.addColumns(t); err != nil {
-		return err
-	}
+// somebody has made go on. What the copy lacks goes, or stays as the target says.
+func (w *writer) merge(t *connector.Target, adopted bool) error {
 	key := sinkKey(t)
-	if err := w.checkKey(t, key); err != nil {
-		return err
+	if t.Existing == connector.RefuseExisting { // else Plan has seen that both fit
+		if err := w.addColumns(t); err != nil {
+			return err
+		}
+		if err := w.checkKey(t, key); err != nil {
+			return err
+		}
 	}
 	var names, sets, same, match []string
 	for _, c := range tableColumns(t) {
@@ -175,17 +177,21 @@ func (w *writer) merge(t *connector.Target) error {
 		action = "UPDATE SET " + strings.Join(sets, ", ")
 	}
 	dest, from, list, found := quoteIdent(t.Name.Table), quoteIdent(copyName(t)), strings.Join(names, ", "), strings.Join(match, " AND ")
-	gone := "DELETE FROM " + dest + " AS d WHERE "
-	if t.SoftDelete {
-		now, deleted := string(schema.AppendTimestampTZ(nil, time.Now().UnixMicro()-year2000)), quoteIdent(connector.DeletedAt)
-		gone = "UPDATE " + dest + " AS d SET " + deleted + " = '" + now + "' WHERE d." + deleted + " IS NULL AND "
+	lacking := "NOT EXISTS (SELECT 1 FROM " + from + " AS c WHERE " + found + ")"
+	var statements []string
+	switch deleted := quoteIdent(connector.DeletedAt); {
+	case t.Existing == connector.MergeExisting: // which of them were the source's is not known
+	case t.SoftDelete && !(adopted && t.Existing == connector.ReplaceExisting): // else it was somebody else's
+		now := string(schema.AppendTimestampTZ(nil, time.Now().UnixMicro()-year2000))
+		statements = append(statements, "UPDATE "+dest+" AS d SET "+deleted+" = '"+now+"' WHERE d."+deleted+" IS NULL AND "+lacking)
+	default:
+		statements = append(statements, "DELETE FROM "+dest+" AS d WHERE "+lacking)
 	}
-	for _, sql := range []string{
-		gone + "NOT EXISTS (SELECT 1 FROM " + from + " AS c WHERE " + found + ")",
-		"INSERT INTO " + dest + " (" + list + ") SELECT " + list + " FROM " + from + " AS c WHERE NOT EXISTS (SELECT 1 FROM " + dest +
-			" AS d WHERE " + strings.Join(same, " AND ") + ") ON CONFLICT (" + quoteList(key) + ") DO " + action,
-		"DROP TABLE " + from,
-	} {
+	for _, sql := range append(statements,
+		"INSERT INTO "+dest+" ("+list+") SELECT "+list+" FROM "+from+" AS c WHERE NOT EXISTS (SELECT 1 FROM "+dest+
+			" AS d WHERE "+strings.Join(same, " AND ")+") ON CONFLICT ("+quoteList(key)+") DO "+action,
+		"DROP TABLE "+from,
+	) {
 		err := w.exec(sql)
 		if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultConstraint {
 			return fault(connector.TableFault, exchangeOp, t.Name, "drop the index or trigger that refuses them, then `resync` the table",
@@ -231,13 +237,20 @@ func (w *writer) addColumns(t *connector.Target) error {
 				quoteIdent(c.name), stored[i].typ, c.typ)
 		}
 	}
+	if !t.SoftDelete && slices.ContainsFunc(stored, func(s column) bool { return s.name == connector.DeletedAt }) {
+		deleted := quoteIdent(connector.DeletedAt) // its deletes were soft once
+		return w.exec("UPDATE " + quoteIdent(t.Name.Table) + " SET " + deleted + " = NULL WHERE " + deleted + " IS NOT NULL")
+	}
 	return nil
 }
 
 // keptHint says what keeps a table from being replaced.
 func keptHint(t *connector.Target) string {
-	if t.History {
+	switch {
+	case t.History:
 		return "rename the history's table; a new one begins"
+	case t.SoftDelete:
+		return "rename the table, then `resync` it; a new one begins"
 	}
 	return "drop the indexes and triggers of the table, then `resync` it"
 }

@@ -153,14 +153,15 @@ const sinkFormat = 1
 
 // sinkTables are what we keep beside the mirrored tables: what mirrors there are, their entries, and who owns which
 // destination. The copy of an owner is the number of the copy last ready in the destination, 0 if none; loading is that
-// of the copy under way.
+// of the copy under way; foreign_made says that somebody else has made the destination.
 var sinkTables = []string{
 	`CREATE TABLE IF NOT EXISTS sluice_mirror (name TEXT NOT NULL PRIMARY KEY, id TEXT NOT NULL, epoch INTEGER NOT NULL,
 		format INTEGER NOT NULL, claimed_at TEXT NOT NULL) STRICT`,
 	`CREATE TABLE IF NOT EXISTS sluice_entry (mirror TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,
 		PRIMARY KEY (mirror, key)) STRICT, WITHOUT ROWID`,
 	`CREATE TABLE IF NOT EXISTS sluice_owner ("table" TEXT NOT NULL COLLATE NOCASE PRIMARY KEY, mirror TEXT NOT NULL,
-		source TEXT NOT NULL, copy INTEGER NOT NULL DEFAULT 0, loading INTEGER NOT NULL DEFAULT 0) STRICT`,
+		source TEXT NOT NULL, copy INTEGER NOT NULL DEFAULT 0, loading INTEGER NOT NULL DEFAULT 0,
+		foreign_made INTEGER NOT NULL DEFAULT 0) STRICT`,
 }
 
 func (w *writer) setUp() error {
@@ -168,6 +169,13 @@ func (w *writer) setUp() error {
 		if err := w.exec(sql); err != nil {
 			return err
 		}
+	}
+	complete, err := queryText(w.conn, "SELECT 1 FROM pragma_table_info('sluice_owner') WHERE name = 'foreign_made'")
+	if err == nil && complete == "" {
+		err = w.exec("ALTER TABLE sluice_owner ADD COLUMN foreign_made INTEGER NOT NULL DEFAULT 0")
+	}
+	if err != nil {
+		return err
 	}
 	newer, err := queryText(w.conn, "SELECT max(format) FROM sluice_mirror HAVING max(format) > ?", sinkFormat)
 	if err == nil && newer != "" {

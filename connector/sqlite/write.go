@@ -296,6 +296,10 @@ func (b *batch) bindDeletion(s *sqlite.Stmt, n, i int) error {
 }
 
 func (b *batch) truncate(i int) error {
+	if b.target.Existing == connector.MergeExisting {
+		return fault(connector.TableFault, "write rows", b.target.Name, "delete the source's rows from the table, then `resync` it",
+			"the source has truncated the table, and which rows of the destination are its own is not known (`existing: merge`)")
+	}
 	if b.deleted < 0 {
 		return b.w.exec("DELETE FROM " + b.dest) // which SQLite does at once, as nothing is asked of the rows
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/sluicehq/sluice"
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/config"
 	"github.com/sluicehq/sluice/internal/state"
@@ -53,9 +54,9 @@ func exitCode(ctx context.Context, err error) int {
 	switch {
 	case err == nil:
 		return exitDone
-	case errors.Is(err, errNotInOrder):
+	case errors.Is(err, errNotInOrder), errors.Is(err, sluice.ErrTimeout):
 		return exitNotInOrder
-	case isA[usageError](err) || isA[*config.Error](err) || isA[fileError](err):
+	case isA[usageError](err) || isA[*config.Error](err) || isA[fileError](err) || isA[*sluice.NoTableError](err):
 		return exitUsage
 	case isA[*state.LockedError](err) || isA[*state.Error](err):
 		return exitUnusable

@@ -23,6 +23,10 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Mirror: copy what is not copied yet, then follow the changes until Ctrl-C",
 		Long: `Mirror: copy what is not copied yet, then follow the changes until Ctrl-C, which drains and stops.
 
+SIGHUP has the config file read again: tables that are selected now join, those that are not any more are left out, and
+those whose settings changed pause until the change is undone or ` + "`sluice resync`" + ` accepts it. What else has changed is
+named and needs a restart.
+
 On a terminal a live view takes the place of the log: warnings and errors stand above it, --log-format text brings the log
 back, and NO_COLOR takes the colours away. Anywhere else there are log lines.
 
@@ -73,7 +77,9 @@ func (a *app) run(c *cobra.Command, m *sluice.Mirror, once bool, address string)
 	if watched {
 		shows.Go(func() { view.Watch(a.screen, &monitor, os.Getenv("NO_COLOR") == "", ctx.Done(), ended) })
 	}
-	return m.Run(ctx, sluice.RunOptions{Once: once, Log: log, Monitor: &monitor})
+	reload, stop := reloadOnSignal()
+	defer stop()
+	return m.Run(ctx, sluice.RunOptions{Once: once, Log: log, Monitor: &monitor, Reload: reload})
 }
 
 // watches reports whether a run is shown by the live view: where its log would go to a terminal, unless the form of the log
@@ -94,9 +100,9 @@ func printSummary(w io.Writer, s *mirror.Summary) {
 		if table.Reason == "" {
 			continue
 		}
-		fmt.Fprintf(w, "\n%s is %s: %s\n", table.Table, table.Phase, table.Reason)
+		fmt.Fprintf(w, "\n%s is %s: %s\n", view.Safe(table.Table.String()), table.Phase, view.Safe(table.Reason))
 		if !strings.Contains(table.Reason, table.Remedy) {
-			fmt.Fprintf(w, "  %s\n", table.Remedy)
+			fmt.Fprintf(w, "  %s\n", view.Safe(table.Remedy))
 		}
 	}
 	for _, note := range s.Notes {

@@ -10,6 +10,32 @@ import (
 	"syscall"
 )
 
+// reloadOnSignal returns a channel that receives at each SIGHUP; several that come at once may be one.
+func reloadOnSignal() (reload <-chan struct{}, stop func()) {
+	signals, asked, done := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
+	signal.Notify(signals, syscall.SIGHUP)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-signals:
+			case <-done:
+				return
+			}
+			select {
+			case asked <- struct{}{}:
+			case <-done:
+				return
+			}
+		}
+	})
+	return asked, func() {
+		signal.Stop(signals)
+		close(done)
+		wg.Wait()
+	}
+}
+
 // drainOnSignal returns a context that the first SIGINT or SIGTERM ends, so that the command can bring what it has begun
 // to an end. The second one calls exit: nobody wants to wait then, and nothing is lost, only left to the next start.
 func drainOnSignal(ctx context.Context, stderr io.Writer, exit func(code int)) (drained context.Context, stop func()) {

@@ -167,7 +167,7 @@ type Apply struct {
 // Spool is where changes wait on disk.
 type Spool struct {
 	Path         string       `yaml:"path" doc:"Folder, relative to the config file. By default .sluice/NAME/spool."`
-	Max          Size         `yaml:"max" min:"1MiB" doc:"Bytes of all tables at most. At the limit a table that does not move is given up for the sake of the others, else reading waits."`
+	Max          Size         `yaml:"max" min:"1MiB" doc:"Bytes of all tables at most. At the limit a table that does not move, or moves too slowly, is given up for the sake of the others, else reading waits."`
 	TableMax     Size         `yaml:"table_max" doc:"Bytes of one table at most; 0: no limit of its own."`
 	DurableAfter DurableAfter `yaml:"durable_after" doc:"Log kept at the source beyond which the spool is acknowledged too."`
 }

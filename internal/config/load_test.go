@@ -116,7 +116,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 	m.Mode, m.WithoutPrimaryKey, m.OnGap, m.OnTableError = History, HistoryKeyless, ResyncOnGap, FailOnError
 	m.MaxTableFailures, m.RetryPaused = 5, Duration(90*time.Minute)
 	m.Snapshot.Concurrency, m.Snapshot.ChunkRows = 2, 5000
-	m.Apply = Apply{Concurrency: 3, BatchRows: 100, BatchBytes: 1_000_000, BatchAge: Second}
+	m.Apply = Apply{Concurrency: 3, BatchRows: 100, BatchBytes: 1_000_000, BatchAge: Duration(250 * time.Millisecond)}
 	m.Spool.Path = filepath.Join(f.Dir, ".sluice", "shop_2-b", "spool")
 	m.PerTable = map[schema.Name]*PerTable{
 		{Schema: "public", Table: "orders"}:   {Destination: TableDestination{Table: "orders_live"}, Mode: Current, Deletes: SoftDeletes, Existing: ReplaceExisting},

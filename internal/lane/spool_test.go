@@ -499,3 +499,22 @@ func TestLaneTellsWhenItIsAboutToGoBeyondMemory(t *testing.T) {
 		t.Error("a lane that is on disk already lets its reader wait")
 	}
 }
+
+func TestBatchEndsWhenItsTimeIsOverWhileItIsReadBack(t *testing.T) {
+	_, l := openSpool(t, t.TempDir(), nil, Limits{Max: 1 << 20})
+	for i := range 10 {
+		if err := l.Append(change(i+1, table1(1), "row")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		age  time.Duration
+		want int
+	}{{0, 1}, {time.Minute, 10}} {
+		items, err := l.Take(100, 1<<20, c.age)
+		if err != nil || len(items) != c.want {
+			t.Errorf("%d items, %v within %v, want %d", len(items), err, c.age, c.want)
+		}
+		l.Back()
+	}
+}

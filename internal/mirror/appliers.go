@@ -16,7 +16,7 @@ import (
 func (s *session) wake(t *table) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.queued || t.apply == nil || (t.phase != CatchingUp && t.phase != Streaming) || t.lane.Empty() || time.Now().Before(t.rests) {
+	if t.queued || t.halted || t.apply == nil || (t.phase != CatchingUp && t.phase != Streaming) || t.lane.Empty() || time.Now().Before(t.rests) {
 		return
 	}
 	t.queued = true
@@ -40,6 +40,9 @@ func (s *session) applyAll(ctx context.Context) error {
 
 // applyOne does the next that there is to do for a table: mostly, that is to apply a batch.
 func (s *session) applyOne(ctx context.Context, t *table) error {
+	if t.isHalted() {
+		return nil
+	}
 	if why := s.doomedFor(t); why != nil {
 		return s.giveUp(ctx, t, why)
 	}
@@ -200,6 +203,10 @@ func (s *session) copyAgain(ctx context.Context, t *table, why string) error {
 	t.lane.Reset()
 	s.Log.Info("table is copied anew", "table", t.name().String(), "reason", why)
 	s.event(ctx, t.name(), "copy_again", why)
+	if t.inPhase(Paused) { // when it is taken up
+		t.log.forget(t)
+		return nil
+	}
 	t.setPhase(Pending, "", "")
 	s.joins.push(t)
 	return nil
@@ -232,7 +239,7 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 		if f.ID != t.id {
 			continue
 		}
-		ps, err := planTables(ctx, []*schema.Table{f}, s.Select, s.origin, s.sink, nil)
+		ps, err := planTables(ctx, []*schema.Table{f}, s.selector().Select, s.origin, s.sink, nil)
 		if err != nil {
 			return false, err
 		}

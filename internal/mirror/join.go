@@ -48,12 +48,27 @@ func (s *session) joinAll(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// join brings a table from Pending to CatchingUp, and reacts to what stands in the way.
+// join brings a table from Pending to CatchingUp, unless it is halted: then it is Pending again.
 func (s *session) join(ctx context.Context, t *table) error {
+	copying, stop := context.WithCancel(ctx)
+	defer stop()
+	if !t.beginCopy(stop) {
+		return nil
+	}
+	err := s.copyUntilReady(copying, t)
+	if err != nil && ctx.Err() == nil && !passes(err) && !concernsAll(err) && t.isHalted() {
+		t.setPhase(Pending, "", "")
+		return nil
+	}
+	return errors.Join(ctx.Err(), err)
+}
+
+// copyUntilReady copies a table, and reacts to what stands in the way.
+func (s *session) copyUntilReady(ctx context.Context, t *table) error {
 	for lost := 0; ; {
 		err := s.copyTable(ctx, t)
 		if err == nil || ctx.Err() != nil || concernsAll(err) {
-			return errors.Join(ctx.Err(), err)
+			return err
 		}
 		switch connector.KindOf(err) {
 		case connector.ViewLost:
@@ -343,8 +358,9 @@ func (s *session) startApplying(ctx context.Context, t *table, at apply.Checkpoi
 	t.apply, t.goal, t.failures, t.rests, t.entry = applier, goal, 0, time.Time{}, at.String()
 	t.mu.Unlock()
 	t.setPhase(CatchingUp, "", "")
-	s.Log.Info("copy is in place", "table", t.name().String(), "rows", t.total.rowsCopied)
-	s.event(ctx, t.name(), "copied", fmt.Sprintf("%d rows", t.total.rowsCopied))
+	rows := t.rowsOfCopy()
+	s.Log.Info("copy is in place", "table", t.name().String(), "rows", rows)
+	s.event(ctx, t.name(), "copied", fmt.Sprintf("%d rows", rows))
 	s.saveRecords(ctx, t)
 	s.wake(t)
 	return nil

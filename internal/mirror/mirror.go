@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -29,6 +30,8 @@ type Store interface {
 	SaveSegments(ctx context.Context, segments []state.Segment) error
 	SaveProgress(ctx context.Context, run state.Run, tables map[schema.ID]state.Progress) error
 	AddEvent(ctx context.Context, e state.Event) error
+	OpenCommands(ctx context.Context) ([]state.Command, error)
+	SaveCommand(ctx context.Context, c state.Command) error
 }
 
 // Options is what a run needs.
@@ -38,9 +41,10 @@ type Options struct {
 	Sink   func(ctx context.Context, id string) (connector.Sink, error)   // id is "" as long as the state knows none
 	Store  Store
 	Selector
-	Limits Limits
-	Spool  string // folder where lanes go beyond memory; "": nowhere, the reader waits
-	Once   bool   // end when each table has passed the end of the log as it was when its copy was done, or at the start
+	Reloads <-chan Selector // what is received takes the place of Selector while the mirror runs; may be nil
+	Limits  Limits
+	Spool   string // folder where lanes go beyond memory; "": nowhere, the reader waits
+	Once    bool   // end when each table has passed the end of the log as it was when its copy was done, or at the start
 
 	FollowNew   bool // tables found later that Select takes are mirrored too
 	ResyncOnGap bool // copy all tables anew when the log lacks what is needed; else stop and say so
@@ -171,6 +175,9 @@ type runner struct {
 	known  map[schema.ID]bool // the tables of the first session: without Options.FollowNew no others join in a later one
 
 	observed observed
+
+	selecting sync.Mutex // guards Selector
+	later     bool       // a session has begun before: what a fault paused since is tried again when its time has come
 }
 
 // totals counts what a run did for one table.

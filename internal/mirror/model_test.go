@@ -204,9 +204,17 @@ func (m *model) finish() {
 	m.open = nil
 	m.mu.Unlock()
 	m.faults = new(connectortest.Faults)
+	for _, name := range slices.Concat(m.keyed, m.append) {
+		m.state.give(state.Resume, name)
+	}
 	summary, err := Run(m.t.Context(), m.options(true))
 	if err != nil || !summary.InOrder() {
 		m.t.Fatalf("the last run: %v, %+v", err, summary)
+	}
+	for _, c := range m.state.commands {
+		if c.DoneAt.IsZero() {
+			m.t.Errorf("a command that nobody carried out: %+v", c)
+		}
 	}
 	for _, e := range m.state.events {
 		if strings.Contains(e.Text, "spool") {
@@ -278,6 +286,9 @@ func (m *model) moveOn() time.Duration {
 		if !m.calm && m.rng.IntN(20) == 0 {
 			m.broken = append(slices.Clone(m.keyed), m.append[0], schema.Name{}, schema.Name{})[m.rng.IntN(5)]
 		}
+		if !m.calm && m.rng.IntN(12) == 0 {
+			m.command()
+		}
 		if m.budget--; m.budget == 0 {
 			close(m.spent)
 		}
@@ -286,6 +297,17 @@ func (m *model) moveOn() time.Duration {
 		return 0
 	}
 	return time.Duration(m.rng.IntN(8)) * time.Millisecond
+}
+
+// command has a person ask something of a table.
+func (m *model) command() {
+	names := slices.Concat(m.keyed, m.append)
+	name := names[m.rng.IntN(len(names))]
+	kind := []state.CommandKind{state.Pause, state.Resume, state.Resync}[m.rng.IntN(3)]
+	if kind == state.Resync && !slices.Contains(m.keyed, name) {
+		kind = state.Pause
+	}
+	m.state.give(kind, name)
 }
 
 // endOneOf brings one of the transactions that a snapshot waits for nearer to its end.
@@ -516,6 +538,7 @@ type modelState struct {
 
 	segments []state.Segment
 	events   []state.Event
+	commands []state.Command
 }
 
 // modelProcess is the Store as one process sees it: its calls are steps, and fail after the crash.
@@ -583,6 +606,43 @@ func (s *modelProcess) Segments(context.Context) (segs []state.Segment, err erro
 
 func (s *modelProcess) SaveSegments(_ context.Context, segs []state.Segment) error {
 	return s.do(func() { s.segments = slices.Clone(segs) })
+}
+
+// give records a command as a person would, beside the process. It takes the place of earlier ones as in state.AddCommands.
+func (s *modelState) give(kind state.CommandKind, name schema.Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.commands {
+		c := &s.commands[i]
+		replaced := kind != state.Resync && c.Kind != state.Resync || kind == state.Resync && c.Kind == state.Resync && c.AcceptedAt.IsZero()
+		if c.Name == name && c.DoneAt.IsZero() && replaced {
+			c.DoneAt = time.Now()
+		}
+	}
+	for id, t := range s.tables {
+		if t.Name == name {
+			s.commands = append(s.commands, state.Command{Number: int64(len(s.commands) + 1), Kind: kind, Table: id, Name: name, AskedBy: "the model"})
+		}
+	}
+}
+
+func (s *modelProcess) OpenCommands(context.Context) (open []state.Command, err error) {
+	err = s.do(func() {
+		for _, c := range s.commands {
+			if c.DoneAt.IsZero() {
+				open = append(open, c)
+			}
+		}
+	})
+	return open, err
+}
+
+func (s *modelProcess) SaveCommand(_ context.Context, c state.Command) error {
+	return s.do(func() {
+		if s.commands[c.Number-1].DoneAt.IsZero() {
+			s.commands[c.Number-1] = c
+		}
+	})
 }
 
 func (s *modelProcess) AddEvent(_ context.Context, e state.Event) error {

@@ -120,6 +120,9 @@ func (g *grouper) prepare(ctx context.Context, ts []*table) (group []member, err
 
 // prepareOne takes one table's batch; nil: it has none to be written with those of others.
 func (g *grouper) prepareOne(ctx context.Context, t *table, rows int, bytes int64, age time.Duration) (*member, error) {
+	if t.isHalted() {
+		return nil, g.giveBack(t, nil)
+	}
 	if why := g.doomedFor(t); why != nil {
 		g.do(t, func() error { return g.giveUp(ctx, t, why) })
 		return nil, nil

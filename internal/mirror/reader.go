@@ -290,7 +290,7 @@ func (s *session) noticed(u *connector.Unselected) {
 func (s *session) passOver(found []*schema.Table) {
 	passedOver := map[schema.ID]schema.Name{}
 	for _, t := range found {
-		if _, selected := s.Select(t); !selected {
+		if _, selected := s.selector().Select(t); !selected {
 			passedOver[t.ID] = t.Name
 		}
 	}
@@ -373,7 +373,7 @@ func (s *session) recheckPaused(ctx context.Context, t *table, was, now *schema.
 	if now.Name == was.Name {
 		return nil
 	}
-	ps, err := planTables(ctx, []*schema.Table{now}, s.Select, s.origin, s.sink, nil)
+	ps, err := planTables(ctx, []*schema.Table{now}, s.selector().Select, s.origin, s.sink, nil)
 	if err != nil {
 		return err
 	}
@@ -388,7 +388,7 @@ func (s *session) recheckPaused(ctx context.Context, t *table, was, now *schema.
 // destination is that of a table that is gone or renamed comes in a later round, when nothing more is applied to the
 // destination: settled is false then.
 func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, present map[schema.ID]*schema.Table) (settled bool, err error) {
-	ps, err := planTables(ctx, newcomers, s.Select, s.origin, s.sink, nil)
+	ps, err := planTables(ctx, newcomers, s.selector().Select, s.origin, s.sink, nil)
 	if err != nil {
 		return false, err
 	}

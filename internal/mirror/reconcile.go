@@ -43,7 +43,7 @@ func reconcile(e evidence, compare func(a, b connector.Position) (int, error)) (
 	case e.entry.Settings != e.settings && e.renamed:
 		return recopy, "it has another name now, and with it another destination", nil
 	case e.entry.Settings != e.settings:
-		return refuse, fmt.Sprintf("config_changed: it is mirrored with %s, the config says %s", e.entry.Settings, e.settings), nil
+		return refuse, settingsDiffer(e.entry.Settings, e.settings), nil
 	case e.copy == 0:
 		return recopy, "its destination is not in the sink any more", nil
 	case e.copy != e.entry.Copy:

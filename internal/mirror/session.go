@@ -43,6 +43,9 @@ type session struct {
 	floorErr error           // keepFloor's, set before it ends
 	doomed   atomic.Pointer[doom]
 
+	orders       []*order  // the commands that are open, oldest first; watch's own, as is commandsRead
+	commandsRead time.Time // when the state was last asked for them
+
 	clockAhead atomic.Int64           // the source's clock, less this machine's, in nanoseconds
 	retained   atomic.Int64           // bytes of log that the source keeps for the mirror; -1: not known
 	position   atomic.Pointer[floors] // the floors that were acknowledged last
@@ -57,6 +60,8 @@ type session struct {
 	passedOver map[schema.ID]schema.Name // the source's other tables, as last found
 	heldBack   time.Duration             // for which reading has waited for room in the spool
 	heldBackAt time.Time                 // when it did last
+	// changes holds the tables that reselect has found mirrored in another way than is wanted now, with that; nil: not.
+	changes map[*table]*planned
 }
 
 // open begins a session. An error leaves nothing open.
@@ -64,7 +69,7 @@ func (m *runner) open(ctx context.Context) (*session, error) {
 	s := &session{
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
 		ready: newReadyQueue(m.Limits.Appliers), joins: newQueue(), loading: semaphore.NewWeighted(1), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
-		look: make(chan struct{}, 1),
+		changes: map[*table]*planned{}, look: make(chan struct{}, 1),
 	}
 	s.retained.Store(-1)
 	if err := s.begin(ctx); err != nil {
@@ -91,10 +96,10 @@ func (s *session) begin(ctx context.Context) error {
 		return err
 	}
 	s.passOver(found)
-	for _, what := range s.unused(found) {
+	for _, what := range s.selector().unused(found) {
 		s.Log.Warn("settings are not used", "setting", what)
 	}
-	ps, err := planTables(ctx, s.followed(found), s.Select, s.origin, s.sink, claim.Entries)
+	ps, err := planTables(ctx, s.followed(found), s.selector().Select, s.origin, s.sink, claim.Entries)
 	if err != nil {
 		return err
 	}
@@ -181,8 +186,11 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 	s.position.Store(&all)
 	s.forgetUnopened()
 	s.noteDropped(ctx, records)
-	s.fresh = false
+	s.fresh, s.later = false, true
 	s.saveRecords(ctx)
+	if err := s.obey(ctx); err != nil { // before anything is written
+		return err
+	}
 	s.saveProgress(ctx)
 	return nil
 }
@@ -262,9 +270,13 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	if e.entry != nil {
 		t.copy = max(t.copy, e.entry.Copy)
 	}
+	stays := s.staysPaused(&saved)
 	switch do {
 	case refuse:
-		t.setPhase(Paused, why, "undo the change; or run once without the table and then with it again, and it is copied anew")
+		t.refuseSettings(why)
+		if stays {
+			t.stayPaused(&saved)
+		}
 		t.saved, t.stands = saved.Checkpoint, e.entry
 		return s.keepChanges(ctx, t)
 	case recopy:
@@ -283,6 +295,10 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 			s.Log.Warn("table is copied anew", "table", t.planned.table.Name.String(), "reason", why)
 			s.event(ctx, t.planned.table.Name, "copy_again", why)
 		}
+		if stays {
+			t.stayPaused(&saved)
+			return nil
+		}
 		s.joins.push(t)
 		return nil
 	}
@@ -291,6 +307,9 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		return err
 	}
 	t.setPhase(CatchingUp, "", "")
+	if stays {
+		t.stayPaused(&saved)
+	}
 	if err := s.goOn(ctx, t); err != nil || present.table == t.planned.table || !t.inPhase(CatchingUp) {
 		return err
 	}
@@ -312,9 +331,13 @@ func (s *session) keepChanges(ctx context.Context, t *table) error {
 	return err
 }
 
-// goOn opens the lane of a table that goes on from its checkpoint. A table that had been taken out of the stream has lost
-// changes: it is copied again.
+// goOn opens the lane of a table that goes on from its checkpoint, now or when it is taken up. A table that had been taken
+// out of the stream has lost changes: it is copied again.
 func (s *session) goOn(ctx context.Context, t *table) error {
+	if s.spool == nil && t.inPhase(Paused) {
+		t.log.hold(t)
+		return nil
+	}
 	from, err := t.log.join(ctx, t)
 	if kind := connector.KindOf(err); kind == connector.TableFault || kind == connector.Setup {
 		return s.pause(ctx, t, err)
@@ -391,6 +414,7 @@ func (s *session) run(ctx context.Context) error {
 	read.Go(func() error { return s.joinAll(reading) })
 	read.Go(func() error { return s.discover(reading) })
 	read.Go(func() error { return s.watch(reading) })
+	read.Go(func() error { return s.reload(reading) })
 	read.Go(func() error { return s.keepFloor(reading) })
 	if s.spool != nil {
 		read.Go(func() error { return spoolError(s.spool.Run(reading)) })
@@ -505,8 +529,8 @@ func (s *session) allTables() []*table {
 // watchEvery is how often phases are looked at.
 const watchEvery = 50 * time.Millisecond
 
-// watch moves tables to Streaming, wakes those that rested, takes up paused ones that are due, and ends the session when all are done
-// (Options.Once) or the log must be read again for a paused one.
+// watch moves tables to Streaming, wakes those that rested, takes up paused ones that are due, carries out commands, and
+// ends the session when all are done (Options.Once) or the log must be read again for a paused table.
 func (s *session) watch(ctx context.Context) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -515,6 +539,9 @@ func (s *session) watch(ctx context.Context) error {
 		case <-tick.C:
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+		if err := s.obey(ctx); err != nil {
+			return err
 		}
 		var unfinished, copying, rereading int
 		for _, t := range s.allTables() {
@@ -528,20 +555,21 @@ func (s *session) watch(ctx context.Context) error {
 				unfinished++
 			case t.inPhase(CatchingUp):
 				unfinished++
-			case s.Once || !t.due():
-			case t.takeUp():
-				if t.inPhase(Pending) {
-					s.joins.push(t)
-					copying++
-				}
-				s.wake(t)
+			case t.isHalted() || !t.due() || s.Once && !t.isWanted():
 			default:
-				rereading++
+				up, err := s.takeUp(ctx, t)
+				switch {
+				case err != nil:
+					return err
+				case !up:
+					rereading++
+				}
+				unfinished++
 			}
 		}
 		switch {
 		case s.Once && unfinished == 0:
-			return errFinished
+			return errors.Join(errFinished, s.obey(ctx)) // some commands may have waited for this
 		case rereading > 0 && copying == 0: // copies would begin anew
 			return errRetry
 		}
@@ -635,11 +663,16 @@ const failurePause = time.Second
 // saveRecords saves the records of tables, of all if none is given. A state that cannot be written stops acknowledging,
 // not applying, so it is no fault here.
 func (s *session) saveRecords(ctx context.Context, tables ...*table) {
+	_ = s.trySaveRecords(ctx, tables...)
+}
+
+// trySaveRecords is saveRecords for what may only go on when they are saved.
+func (s *session) trySaveRecords(ctx context.Context, tables ...*table) error {
 	if len(tables) == 0 {
 		tables = s.allTables()
 	}
-	if s.saving.Acquire(ctx, 1) != nil {
-		return
+	if err := s.saving.Acquire(ctx, 1); err != nil {
+		return err
 	}
 	defer s.saving.Release(1)
 	var records []state.Table
@@ -650,11 +683,12 @@ func (s *session) saveRecords(ctx context.Context, tables ...*table) {
 		if ctx.Err() == nil {
 			s.Log.Warn("state not saved", "error", err)
 		}
-		return
+		return err
 	}
 	for i, t := range tables {
 		t.told(records[i].Progress)
 	}
+	return nil
 }
 
 // summary returns the session's tables as they stand.

@@ -397,7 +397,7 @@ func (t *table) outrun() bool {
 func (t *table) seize() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.phase != Paused || t.queued {
+	if t.phase != Paused || t.queued || t.halted {
 		return false
 	}
 	t.queued, t.retryAt = true, time.Time{}
@@ -408,6 +408,9 @@ func (t *table) seize() bool {
 func (t *table) land() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.halted {
+		return errHalted
+	}
 	if t.landing = !t.overrun; t.landing {
 		return nil
 	}

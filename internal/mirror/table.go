@@ -26,6 +26,13 @@ const (
 	Dropped    Phase = "dropped"     // it is gone from the source; its destination stays
 )
 
+// By what a table is paused, as the state keeps it.
+const (
+	byFault  = "fault"  // tried again by itself
+	byPerson = "person" // until a person resumes it
+	byConfig = "config" // other settings than those under which it is mirrored
+)
+
 // table is one mirrored table while a session runs. Its lane has locks of its own; mu guards the rest.
 type table struct {
 	id    schema.ID
@@ -38,6 +45,7 @@ type table struct {
 	phase    Phase
 	reason   string // for Paused and Refused: why
 	remedy   string // and what to do
+	pausedBy string // for Paused: byFault, byPerson, byConfig
 	since    time.Time
 	retryAt  time.Time           // for Paused by a fault
 	waiting  string              // for Copying: whom its snapshot waits for
@@ -50,6 +58,10 @@ type table struct {
 	goal     connector.Positions // streaming once the log has passed it
 	joined   bool                // the stream delivers its changes
 	stands   *apply.Checkpoint   // of a table that is not to go on now though it could, under other settings
+	differs  string              // with stands: in what those differ
+	halted   bool                // nobody begins to work on it: it is wanted for something else
+	stopCopy func()              // ends the copy under way
+	wanted   bool                // a person resumed it, for which the log must be read again
 	overrun  bool                // its changes since the copy began could not be kept
 	landing  bool                // its copy is complete
 	meeting  bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
@@ -82,7 +94,7 @@ func (t *table) owns(destination schema.Name) bool {
 func (t *table) setPhase(p Phase, reason, remedy string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.phase, t.reason, t.remedy, t.since = p, reason, remedy, time.Now()
+	t.phase, t.reason, t.remedy, t.pausedBy, t.since = p, reason, remedy, "", time.Now()
 	t.retryAt, t.waiting = time.Time{}, ""
 	if p == Copying {
 		t.total.copied = 0
@@ -112,18 +124,30 @@ func (t *table) promote() bool {
 	return true
 }
 
-// pause makes a table Paused by a fault, to be tried again after a while; retry 0: not by itself.
+// pause makes a table Paused by a fault, to be tried again after a while; retry 0: not by itself. One that is paused for
+// another reason stays so.
 func (t *table) pause(cause error, retry time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.phase, t.reason, t.remedy, t.since = Paused, cause.Error(), "", time.Now()
+	t.lastErr = cause.Error()
+	if t.phase == Paused && t.pausedBy != byFault {
+		return
+	}
+	t.phase, t.reason, t.remedy, t.pausedBy, t.since = Paused, t.lastErr, "", byFault, time.Now()
 	if e, ok := errors.AsType[*connector.Error](cause); ok {
 		t.remedy = e.Hint
 	}
-	t.retryAt, t.waiting, t.lastErr = time.Time{}, "", t.reason
+	t.retryAt, t.waiting = time.Time{}, ""
 	if retry > 0 {
 		t.retryAt = t.since.Add(retry)
 	}
+}
+
+// rowsOfCopy returns the rows of the newest copy.
+func (t *table) rowsOfCopy() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.total.copied
 }
 
 // waitFor notes whom the table's snapshot waits for.
@@ -137,7 +161,7 @@ func (t *table) waitFor(whom string) {
 func (t *table) due() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.phase == Paused && !t.retryAt.IsZero() && time.Now().After(t.retryAt)
+	return t.phase == Paused && !t.retryAt.IsZero() && !time.Now().Before(t.retryAt)
 }
 
 // changedWhilePaused has a table that a fault has paused tried again at once, if it is another one now.
@@ -159,20 +183,23 @@ func (t *table) stillRefused(p planned) bool {
 	return t.phase == Refused && p.refused == t.reason
 }
 
-// takeUp makes a paused table Pending again if its rows are not in place, else CatchingUp. It returns false for one whose
-// changes are not in its lane: the log must be read again from where it stands.
-func (t *table) takeUp() bool {
+// takeUp makes a paused table Pending again if its rows are not in place, else CatchingUp until the log has passed goal. It
+// returns false for one whose changes are not in its lane: the log must be read again from where it stands.
+func (t *table) takeUp(goal connector.Positions) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.stands != nil {
+		return false
+	}
 	to := Pending
 	if t.apply != nil {
 		if !t.joined || t.lane.Held() {
 			return false
 		}
-		to = CatchingUp
+		to, t.goal = CatchingUp, goal
 	}
-	t.phase, t.reason, t.remedy, t.since = to, "", "", time.Now()
-	t.retryAt, t.failures = time.Time{}, 0
+	t.phase, t.reason, t.remedy, t.pausedBy, t.since = to, "", "", "", time.Now()
+	t.retryAt, t.failures, t.wanted = time.Time{}, 0, false
 	return true
 }
 
@@ -194,12 +221,9 @@ func (t *table) record() state.Table {
 	r := state.Table{
 		ID: t.id, Name: t.planned.table.Name, Destination: t.planned.destination(), Phase: string(t.phase),
 		Reason: t.reason, Remedy: t.remedy, Since: t.since, RetryAt: t.retryAt, Copy: t.copy, Checkpoint: t.saved,
-		RowsEstimated: t.planned.table.Rows, Progress: t.progress(),
+		RowsEstimated: t.planned.table.Rows, Progress: t.progress(), PausedBy: t.pausedBy,
 	}
-	switch {
-	case t.phase == Paused:
-		r.PausedBy = "fault"
-	case t.waiting != "":
+	if t.waiting != "" {
 		r.Reason = t.waiting
 	}
 	return r

@@ -39,7 +39,7 @@ func (s *session) restoreVersion(ctx context.Context, t *table, entries map[stri
 	if err != nil || at.Fingerprint != versionOf(stored) {
 		return nil
 	}
-	settings, _ := s.Select(now)
+	settings, _ := s.selector().Select(now)
 	p, err := planTable(ctx, stored, settings, s.sink)
 	if err != nil || p.target == nil {
 		return err
@@ -74,7 +74,7 @@ func (s *session) schemaChanged(ctx context.Context, t *table, change *connector
 		return s.copyAgain(ctx, t, lost)
 	case change.Rewrote || to.Refused != "":
 		const why = "its columns changed more than once while it was behind"
-		if settings, _ := s.Select(to); settings.SchemaChanges != FollowSchema && to.Refused == "" {
+		if settings, _ := s.selector().Select(to); settings.SchemaChanges != FollowSchema && to.Refused == "" {
 			return policyError(to, why, "`resync` the table")
 		}
 		return s.copyAgain(ctx, t, why)
@@ -108,7 +108,7 @@ func (s *session) toVersion(ctx context.Context, t *table, to *schema.Table) err
 	t.mu.Lock()
 	from := t.planned.target.Table
 	t.mu.Unlock()
-	settings, selected := s.Select(to)
+	settings, selected := s.selector().Select(to)
 	if !selected {
 		return s.renamedAway(ctx, t, to, "which is not selected")
 	}
@@ -179,7 +179,7 @@ func (s *session) renamedAway(ctx context.Context, t *table, to *schema.Table, w
 	if err := s.tableGone(ctx, t, &gone); err != nil {
 		return err
 	}
-	if _, selected := s.Select(to); selected {
+	if _, selected := s.selector().Select(to); selected {
 		s.mu.Lock()
 		delete(s.tables, t.id)
 		s.mu.Unlock()

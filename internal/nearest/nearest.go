@@ -1,7 +1,11 @@
 // Package nearest finds what somebody meant who mistyped a name.
 package nearest
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // Hint returns a question about the option that is most like word, to stand behind a message; "" if none is.
 func Hint(word string, options []string) string {
@@ -15,6 +19,14 @@ func Hint(word string, options []string) string {
 		return ""
 	}
 	return fmt.Sprintf("; did you mean %q?", best)
+}
+
+// Some returns the options that are like word or hold it, the likest first: three at most.
+func Some(word string, options []string) []string {
+	limit := max(2, len(word)/3)
+	like := slices.DeleteFunc(slices.Clone(options), func(o string) bool { return distance(word, o) > limit && !strings.Contains(o, word) })
+	slices.SortStableFunc(like, func(a, b string) int { return distance(word, a) - distance(word, b) })
+	return like[:min(3, len(like))]
 }
 
 // distance is the number of characters to insert, delete or replace that turns a into b (Levenshtein).

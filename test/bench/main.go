@@ -41,7 +41,8 @@ func main() {
 	flag.IntVar(&b.n, "n", 3, "rounds")
 	flag.IntVar(&b.rows, "rows", 2_000_000, "rows to copy")
 	flag.IntVar(&b.changes, "changes", 600_000, "changes to stream")
-	only := flag.String("only", "", "copy, stream, read, latency or tables: measure only this, and write nothing to docs")
+	only := flag.String("only", "", "copy, stream, read, latency, tables, file or join: measure only this, and write nothing to docs")
+	flag.StringVar(&b.program, "program", "", "the built command; by default it is built from this source")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -57,8 +58,10 @@ func (b *bench) run(ctx context.Context, only string) (err error) {
 	}
 	defer os.RemoveAll(b.dir)
 	b.load = load()
-	if b.program, err = process.Build(b.dir); err != nil {
-		return err
+	if b.program == "" {
+		if b.program, err = process.Build(b.dir); err != nil {
+			return err
+		}
 	}
 	for _, server := range []**testdb.Postgres{&b.source, &b.sink} {
 		if *server, err = testdb.StartPostgres(settings...); err != nil {
@@ -69,7 +72,10 @@ func (b *bench) run(ctx context.Context, only string) (err error) {
 	parts := []struct {
 		name    string
 		measure func(context.Context) error
-	}{{"copy", b.measureCopy}, {"stream", b.measureStream}, {"read", b.measureRead}, {"latency", b.measureLatency}, {"tables", b.measureTables}}
+	}{
+		{"copy", b.measureCopy}, {"stream", b.measureStream}, {"read", b.measureRead}, {"latency", b.measureLatency},
+		{"tables", b.measureTables}, {"file", b.measureFile}, {"join", b.measureJoin},
+	}
 	for _, p := range parts {
 		if only != "" && only != p.name {
 			continue

@@ -68,6 +68,7 @@ func live(t *testing.T, m *mirror, seed uint64, n int) {
 			release = m.slowDown(t, tables[rng.IntN(len(tables))].name)
 			awaitAge(p, slowAge+random(rng, lateAge))
 		default:
+			p.Log.Await("table is streaming", catchUpLimit) // on a busy machine no copy would ever end
 			awaitMoment(p, rng, lateAge)
 		}
 		select {

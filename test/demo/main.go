@@ -1,43 +1,39 @@
-// Command demo shows a mirror at work: it starts a throw-away PostgreSQL server with two databases, fills one with a small
-// shop, lets a writer change it all the time, mirrors it into the other with the built command, and compares the two.
+// Command demo shows a mirror at work: it starts a throw-away PostgreSQL server, fills it with a small shop, lets a writer
+// change it all the time, and mirrors it into a SQLite file with the built command, on this terminal. A table joins, the
+// process is killed and started again, and at the end both sides are read and compared. All of it is gone afterwards.
 package main
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluicehq/sluice/internal/testdb"
 	"github.com/sluicehq/sluice/test/process"
 )
 
 const (
-	showFor      = 12 * time.Second       // how long changes are watched
-	showEvery    = 2 * time.Second        // between two lines of the display
-	probeEvery   = 100 * time.Millisecond // between two measurements of the delay
-	writePause   = 2 * time.Millisecond   // between two transactions of the writer
-	catchUpLimit = 30 * time.Second
+	untilTable   = 8 * time.Second // from the start of the mirror until the new table comes
+	untilKill    = 5 * time.Second // from when that is mirrored too until the process is killed
+	deadFor      = 2 * time.Second // how long nothing mirrors
+	untilEnd     = 5 * time.Second // from the second start until the writer stops
+	streamLimit  = 60 * time.Second
+	askEvery     = 500 * time.Millisecond
+	compareLimit = 60 * time.Second
 	stopLimit    = 30 * time.Second
+	columnsShown = 100 // of a picture of the live view where standard output is no terminal
+	linesShown   = 24
 )
-
-// shopTables are the mirrored tables; the shop has one more, without a key.
-var shopTables = []string{"customers", "products", "orders", "order_lines"}
-
-//go:embed shop.sql
-var shopSQL string
 
 func main() {
 	program := flag.String("sluice", "bin/sluice", "the built command")
@@ -55,271 +51,100 @@ func demo(ctx context.Context, program string) error {
 	if err != nil {
 		return err
 	}
-	say("Starting a throw-away PostgreSQL server and filling the shop.")
+	say("Starting a throw-away PostgreSQL server and filling a shop of %d tables.", len(shopTables))
 	server, err := testdb.StartPostgres()
 	if err != nil {
 		return err
 	}
 	defer server.Remove()
-	if err := prepare(ctx, server); err != nil {
+	s, err := openShop(ctx, server)
+	if err != nil {
 		return err
 	}
-	shop := server.URL("shop")
-	mirror := server.URL("mirror")
 	dir, err := os.MkdirTemp("", "sluice-demo-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	config, err := process.Config{Name: "demo", Source: shop, Sink: mirror, Mirror: `tables: {include: ["public.*"]}`}.Write(dir)
+	m := &mirror{dir: dir, program: program, file: filepath.Join(dir, "shop.db"), attached: isTerminal(os.Stdout) && isTerminal(os.Stderr)}
+	m.config, err = process.Config{
+		Name: "demo", Source: s.url, SinkFile: m.file, Mirror: `tables: {include: ["public.*"], discover_interval: 2s}`,
+	}.Write(dir)
 	if err != nil {
 		return err
 	}
-	if err := showPlan(dir, program, config); err != nil {
-		return err
-	}
-	say("Now `sluice run`, while a writer places, changes and cancels orders.")
-	p, err := process.Start(dir, program, "run", config)
+	text, err := os.ReadFile(m.config)
 	if err != nil {
 		return err
 	}
-	defer p.Kill()
-	if err := watch(ctx, p, shop, mirror); err != nil {
-		return fmt.Errorf("%w; the log ends with:\n%s", err, p.Log.Tail(20))
-	}
-	say("Ctrl-C: it writes down what it has begun and ends.")
-	code, err := p.Stop(stopLimit)
-	if err != nil {
+	say("This is all that a mirror needs, mirror.yaml:")
+	fmt.Println(indent(strings.TrimSpace(string(text))))
+
+	writing, stopWriting := context.WithCancel(ctx)
+	defer stopWriting()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.write(ctx, writing) })
+	g.Go(func() error {
+		defer stopWriting()
+		return show(ctx, s, m, stopWriting)
+	})
+	return g.Wait()
+}
+
+// show lets the mirror run while the shop is written to. stopWriting ends that.
+func show(ctx context.Context, s *shop, m *mirror, stopWriting func()) error {
+	defer m.kill()
+	say("`sluice run mirror.yaml`, while a writer places, pays and cancels orders. The tables are copied and then follow.\n"+
+		"   In %v the shop gets a table more, `%s`: the mirror finds it and lets it join.", untilTable, newTable)
+	if err := m.start(ctx, untilTable/4, untilTable-untilTable/4); err != nil {
 		return err
 	}
-	fmt.Println(indent(strings.Join(p.Out.All(), "\n")))
-	fmt.Printf("  (exit code %d: it ran, and one table is refused for want of a key)\n", code)
+	if err := s.addTable(ctx); err != nil {
+		return err
+	}
+	m.note("The shop has a new table, %q, with 20,000 rows.", newTable)
+	if err := m.awaitStreaming(ctx, len(shopTables)+1); err != nil { // on a slow machine
+		return err
+	}
+	if err := m.watch(ctx, untilKill); err != nil {
+		return err
+	}
+	m.kill()
+	before := s.written.Load()
+	say("`kill -9`: the process is gone in the middle of its work. The writer goes on.")
+	if !sleep(ctx, deadFor) {
+		return ctx.Err()
+	}
+	say("`sluice run mirror.yaml` again. %d transactions were committed meanwhile; it goes on from the position that stands\n"+
+		"   beside the rows in the file, and copies nothing again.", s.written.Load()-before)
+	if err := m.start(ctx, untilEnd); err != nil {
+		return err
+	}
+	stopWriting()
+	limited, cancel := context.WithTimeout(ctx, compareLimit)
+	defer cancel()
+	lines, err := compare(limited, s.url, m.file, append(shopTables, newTable))
+	if err != nil {
+		return m.explain(err)
+	}
+	if err := m.stop(); err != nil {
+		return err
+	}
+	say("The writer stopped after %d transactions. Every row of both sides was read and compared:", s.written.Load())
+	fmt.Println(indent(strings.Join(lines, "\n")))
 	return nil
 }
 
-func say(text string) { fmt.Printf("\n── %s\n", text) }
+func say(format string, args ...any) { fmt.Printf("\n── "+format+"\n\n", args...) }
 
 func indent(text string) string {
 	return strings.ReplaceAll("  "+strings.ReplaceAll(text, "\n", "\n  "), "  \n", "\n")
 }
 
-func prepare(ctx context.Context, server *testdb.Postgres) error {
-	err := exec(ctx, server.URL("postgres"), "CREATE DATABASE shop", "CREATE DATABASE mirror")
-	if err != nil {
-		return err
-	}
-	return exec(ctx, server.URL("shop"), shopSQL)
-}
-
-func exec(ctx context.Context, url string, scripts ...string) error {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	for _, s := range scripts {
-		if _, err := conn.PgConn().Exec(ctx, s).ReadAll(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func showPlan(dir, program, config string) error {
-	say("The config file, and what `sluice plan` makes of it:")
-	text, err := os.ReadFile(config)
-	if err != nil {
-		return err
-	}
-	fmt.Println(indent(strings.TrimSpace(string(text))))
-	fmt.Println()
-	p, err := process.Start(dir, program, "plan", config)
-	if err != nil {
-		return err
-	}
-	if _, err := p.Wait(catchUpLimit); err != nil {
-		p.Kill()
-		return err
-	}
-	if p.Out.Count() == 0 {
-		return errors.New(p.Log.Tail(20))
-	}
-	fmt.Println(indent(strings.Join(p.Out.All(), "\n")))
-	return nil
-}
-
-// watch shows both sides while the writer writes, then stops it and waits until they are equal.
-func watch(ctx context.Context, p *process.Process, shop, mirror string) error {
-	var written atomic.Int64
-	writing, stopWriting := context.WithTimeout(ctx, showFor)
-	defer stopWriting()
-	var delays []time.Duration
-	g, watching := errgroup.WithContext(ctx)
-	g.Go(func() error { return write(watching, writing, shop, &written) })
-	g.Go(func() error { return show(watching, writing, p, shop, mirror, &written) })
-	g.Go(func() (err error) {
-		delays, err = probe(watching, writing, shop, mirror)
-		return err
-	})
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	if len(delays) > 0 {
-		slices.Sort(delays)
-		fmt.Printf("\n  From commit to visible in the mirror, %d times measured: half within %v, the slowest %v.\n",
-			len(delays), delays[len(delays)/2].Round(time.Millisecond), delays[len(delays)-1].Round(time.Millisecond))
-	}
-	say("The writer has stopped. Comparing the two databases, value by value.")
-	return compare(ctx, shop, mirror)
-}
-
-// write changes the shop, one small transaction after the other, until writing ends.
-func write(ctx, writing context.Context, shop string, written *atomic.Int64) error {
-	conn, err := pgx.Connect(ctx, shop)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	for i := 0; writing.Err() == nil; i++ {
-		if _, err := conn.PgConn().Exec(ctx, changes[i%len(changes)]).ReadAll(); err != nil {
-			return err
-		}
-		written.Add(1)
-		sleep(writing, writePause)
-	}
-	return nil
-}
-
-// changes are what the writer does in turn; several statements in one string are one transaction.
-var changes = []string{
-	`INSERT INTO orders (customer) SELECT 1 + floor(random() * 20000)::int;
-	 INSERT INTO order_lines SELECT max(id), 'P-00042', 2, 42.99 FROM orders;
-	 UPDATE products SET stock = stock - 2 WHERE sku = 'P-00042'`,
-	`UPDATE orders SET state = 'paid' WHERE id = (SELECT max(id) FROM orders)`,
-	`UPDATE customers SET details = jsonb_build_object('seen', now()) WHERE id = 1 + floor(random() * 20000)::int`,
-	`UPDATE products SET price = price + 0.01, tags = tags[1:2] || text 'on sale' WHERE sku = 'P-' || lpad((1 + floor(random() * 2000))::text, 5, '0')`,
-	`DELETE FROM orders WHERE id = (SELECT min(id) FROM orders)`,
-	`INSERT INTO visits VALUES (now(), '/')`,
-}
-
-// show prints how many rows both sides hold.
-func show(ctx, writing context.Context, p *process.Process, shop, mirror string, written *atomic.Int64) error {
-	fmt.Printf("\n  %-8s %14s", "seconds", "transactions")
-	for _, t := range shopTables {
-		fmt.Printf(" %22s", t)
-	}
-	fmt.Println("   rows in the shop / in the mirror")
-	started := time.Now()
-	for writing.Err() == nil {
-		sleep(writing, showEvery)
-		select {
-		case <-p.Exited():
-			return errors.New("sluice ended by itself")
-		default:
-		}
-		there, err := countRows(ctx, shop)
-		if err != nil {
-			return err
-		}
-		here, err := countRows(ctx, mirror)
-		if err != nil {
-			return err
-		}
-		fmt.Printf("  %-8.0f %14d", time.Since(started).Seconds(), written.Load())
-		for i := range shopTables {
-			fmt.Printf(" %22s", there[i]+" / "+here[i])
-		}
-		fmt.Println()
-	}
-	return nil
-}
-
-// countRows counts the rows of the shop's tables, "-" for one that is not there.
-func countRows(ctx context.Context, url string) ([]string, error) {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close(ctx)
-	counts := make([]string, len(shopTables))
-	for i, t := range shopTables {
-		counts[i] = "-"
-		var there bool
-		if err := conn.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", "public."+t).Scan(&there); err != nil {
-			return nil, err
-		}
-		if !there {
-			continue
-		}
-		var n int64
-		if err := conn.QueryRow(ctx, "SELECT count(*) FROM public."+t).Scan(&n); err != nil {
-			return nil, err
-		}
-		counts[i] = fmt.Sprint(n)
-	}
-	return counts, nil
-}
-
-// probe measures how long a change takes to show in the mirror, once the customers are there.
-func probe(ctx, writing context.Context, shop, mirror string) ([]time.Duration, error) {
-	source, err := pgx.Connect(ctx, shop)
-	if err != nil {
-		return nil, err
-	}
-	defer source.Close(ctx)
-	sink, err := pgx.Connect(ctx, mirror)
-	if err != nil {
-		return nil, err
-	}
-	defer sink.Close(ctx)
-	var delays []time.Duration
-	for i := 0; writing.Err() == nil; i++ {
-		sleep(writing, probeEvery)
-		name := fmt.Sprint("probe ", i)
-		if _, err := source.Exec(ctx, "UPDATE customers SET name = $1 WHERE id = 1", name); err != nil {
-			return nil, err
-		}
-		committed := time.Now()
-		for writing.Err() == nil {
-			var seen string
-			err := sink.QueryRow(ctx, "SELECT name FROM public.customers WHERE id = 1").Scan(&seen)
-			if err == nil && seen == name {
-				if i > 0 { // the first one waits for the copy
-					delays = append(delays, time.Since(committed))
-				}
-				break
-			}
-			sleep(writing, time.Millisecond)
-		}
-	}
-	return delays, nil
-}
-
-// compare waits until every table is the same on both sides.
-func compare(ctx context.Context, shop, mirror string) error {
-	ctx, cancel := context.WithTimeout(ctx, catchUpLimit)
-	defer cancel()
-	pair, err := testdb.NewPair(ctx, shop, mirror)
-	if err != nil {
-		return err
-	}
-	defer pair.Close()
-	for _, t := range shopTables {
-		for {
-			difference, err := pair.Compare(ctx, "public."+t, "public."+t)
-			if err != nil {
-				return err
-			}
-			if difference == "" {
-				fmt.Printf("  %-12s equal\n", t)
-				break
-			}
-			if !sleep(ctx, 200*time.Millisecond) {
-				return fmt.Errorf("table %s is not equal:\n%s", t, difference)
-			}
-		}
-	}
-	return nil
+// isTerminal reports whether a file is one.
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	return err == nil
 }
 
 // sleep waits, or ends early with ctx and reports false.
@@ -330,4 +155,112 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// mirror is the built command at work. On a terminal it has that; elsewhere it has one of its own, of which pictures are
+// printed now and then.
+type mirror struct {
+	dir, program, config, file string
+	attached                   bool
+
+	running  *process.Process
+	terminal *process.Terminal
+}
+
+// start runs the command and watches it for the sum of these times, with a picture after each.
+func (m *mirror) start(ctx context.Context, pictures ...time.Duration) (err error) {
+	if m.attached {
+		m.running, err = process.StartAttached(m.dir, m.program, "run", m.config)
+	} else {
+		m.running, m.terminal, err = process.StartOnTerminal(m.dir, columnsShown, linesShown, m.program, "run", m.config)
+	}
+	if err != nil {
+		return err
+	}
+	for _, d := range pictures {
+		if err := m.watch(ctx, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watch lets the command run for a while and prints what its terminal shows, if that is not this one.
+func (m *mirror) watch(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+	case <-m.running.Exited():
+		return m.explain(errors.New("sluice ended by itself"))
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return m.picture()
+}
+
+// awaitStreaming waits until so many tables have been copied and follow, as `sluice status` tells.
+func (m *mirror) awaitStreaming(ctx context.Context, tables int) error {
+	ctx, cancel := context.WithTimeout(ctx, streamLimit)
+	defer cancel()
+	for {
+		p, err := process.Start(m.dir, m.program, "status", "--json", m.config)
+		if err != nil {
+			return err
+		}
+		if _, err := p.Wait(streamLimit); err != nil {
+			p.Kill()
+			return err
+		}
+		if strings.Count(strings.Join(p.Out.All(), "\n"), `"phase": "streaming"`) == tables {
+			return nil
+		}
+		if !sleep(ctx, askEvery) {
+			return m.explain(fmt.Errorf("not all tables follow within %v", streamLimit))
+		}
+	}
+}
+
+func (m *mirror) picture() error {
+	if m.attached {
+		return nil
+	}
+	lines, err := m.terminal.Lines()
+	fmt.Println(indent(strings.Join(lines, "\n")) + "\n")
+	return err
+}
+
+// note says something between two pictures; a live view must not be disturbed.
+func (m *mirror) note(format string, args ...any) {
+	if !m.attached {
+		say(format, args...)
+	}
+}
+
+// stop ends the command in an orderly way.
+func (m *mirror) stop() error {
+	if !m.attached {
+		say("Ctrl-C: it writes down what it has begun and ends.")
+	}
+	code, err := m.running.Stop(stopLimit)
+	if err != nil {
+		return m.explain(err)
+	}
+	if code != 0 {
+		return m.explain(fmt.Errorf("exit code %d", code))
+	}
+	return m.picture()
+}
+
+func (m *mirror) kill() {
+	if m.running != nil {
+		m.running.Kill()
+	}
+}
+
+// explain adds to an error what the command's terminal shows.
+func (m *mirror) explain(err error) error {
+	if m.terminal == nil {
+		return err
+	}
+	lines, _ := m.terminal.Lines()
+	return fmt.Errorf("%w; the terminal shows:\n%s", err, strings.Join(lines, "\n"))
 }
