@@ -122,7 +122,7 @@ const (
 // Frames is a run of one table's changes as the log sent them, undecoded: many transactions, or a piece of a large
 // one. It is what lanes and spool hold. Who gets a Frames owns Data.
 type Frames struct {
-	Table   *schema.Table // the version they were written under
+	Table   *schema.Table // the version they were written under; Refused if that is not known, and nobody can decode them
 	Data    []byte        // row messages in the source's own form, each behind its length (uint32, big endian)
 	Commits []Commit      // cover the row messages in order
 }

@@ -14,7 +14,8 @@ import (
 type relation struct {
 	relationMessage // the last one
 	chosen          *selection
-	table           *schema.Table // the version that its rows are written under; nil: none is known, they are withheld
+	table           *schema.Table // the version that its rows are written under; nil: none is known
+	unreadable      *schema.Table // in its place where none is known; nil: the table is gone, and its rows are withheld
 	settled         bool          // table agrees with the message
 	resent          bool          // the message is not the first one of this stream: something in the catalog has changed
 	announced       *schema.Table // the version of the last SchemaChange
@@ -33,7 +34,7 @@ func (r *relation) choose(chosen *selection) {
 	}
 	r.chosen, r.settled = chosen, false
 	if chosen == nil {
-		r.table, r.announced = nil, nil
+		r.table, r.unreadable, r.announced = nil, nil, nil
 	}
 }
 
@@ -65,7 +66,7 @@ func (st *stream) ready(ctx context.Context, oid uint32) (*relation, error) {
 // settle finds the version of a table that agrees with its Relation message. The message holds names and types, but no
 // column numbers, and the catalog is as it is now, which may be ahead of the log. So a version that is known and agrees is
 // kept, unless the catalog agrees too and is another one. If neither agrees, the version may be one between the two; if
-// that cannot be proven the rows cannot be read: they are withheld, and the table needs a new copy.
+// that cannot be proven the rows cannot be read, and the table needs a new copy.
 func (st *stream) settle(ctx context.Context, r *relation) error {
 	known, err := st.knownVersion(ctx, r)
 	if err != nil {
@@ -113,8 +114,20 @@ func (st *stream) settle(ctx context.Context, r *relation) error {
 			st.change(r, now, !gone)
 		}
 		st.setVersion(r, nil)
+		if !gone {
+			r.unreadable = unreadable(now)
+		}
 	}
 	return nil
+}
+
+// unreadable stands for a version that is not known. Rows under it are handed out nevertheless: a destination that has them
+// already must meet them.
+func unreadable(now *schema.Table) *schema.Table {
+	return &schema.Table{
+		ID: now.ID, Version: -1, Log: now.Log, Name: now.Name, Rows: -1, RowBytes: -1,
+		Refused: "its columns, as they were when these rows were written, are not known any more",
+	}
 }
 
 // alike reports whether rows of two versions are read and stored in the same way, and no stored value may have changed
@@ -230,7 +243,7 @@ func (st *stream) setVersion(r *relation, t *schema.Table) {
 	if r.frames != nil && r.frames.Table != t {
 		st.flush()
 	}
-	r.table = t
+	r.table, r.unreadable = t, nil
 }
 
 // change queues a SchemaChange behind all rows before it.

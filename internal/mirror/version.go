@@ -73,15 +73,20 @@ func (s *session) schemaChanged(ctx context.Context, t *table, change *connector
 	case lost != "":
 		return s.copyAgain(ctx, t, lost)
 	case change.Rewrote || to.Refused != "":
-		const why = "its columns changed more than once while it was behind"
-		if settings, _ := s.selector().Select(to); settings.SchemaChanges != FollowSchema && to.Refused == "" {
-			return policyError(to, why, "`resync` the table")
-		}
-		return s.copyAgain(ctx, t, why)
+		return s.versionUnknown(ctx, t, to)
 	case to.Describe() == acted.Describe(), !old && to.Version < acted.Version:
 		return nil // the copy was taken under this version, or a later one
 	}
 	return s.toVersion(ctx, t, to)
+}
+
+// versionUnknown acts on changes that cannot be read.
+func (s *session) versionUnknown(ctx context.Context, t *table, to *schema.Table) error {
+	const why = "its columns changed more than once while it was behind"
+	if settings, _ := s.selector().Select(to); settings.SchemaChanges != FollowSchema {
+		return policyError(to, why, "`resync` the table")
+	}
+	return s.copyAgain(ctx, t, why)
 }
 
 // versionMet acts on changes of a version that nobody has told of.
@@ -89,7 +94,10 @@ func (s *session) versionMet(ctx context.Context, t *table, v *apply.VersionErro
 	t.mu.Lock()
 	acted := t.acted()
 	t.mu.Unlock()
-	if v.Table.Version != 0 && v.Table.Version < acted.Version {
+	switch {
+	case v.Table.Refused != "":
+		return s.versionUnknown(ctx, t, v.Table)
+	case v.Table.Version != 0 && v.Table.Version < acted.Version:
 		return s.copyAgain(ctx, t, "changes of an earlier version of it came again")
 	}
 	return s.toVersion(ctx, t, v.Table)
