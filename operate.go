@@ -23,12 +23,12 @@ func (m *Mirror) Check(ctx context.Context, log *slog.Logger) (*mirror.Check, er
 	if err != nil {
 		return nil, err
 	}
-	return mirror.MakeCheck(ctx, m.sides(id, log), m.selector()), nil
+	return mirror.MakeCheck(ctx, m.sides(id, log), m.selector(), int64(m.file.Mirror.RetainedLog.Max)), nil
 }
 
 // Status returns how the mirror stands, running or not. It changes nothing.
 func (m *Mirror) Status(ctx context.Context, log *slog.Logger) (*mirror.Status, error) {
-	o := mirror.StatusOptions{Mirror: m.file.Name, Spool: m.file.Mirror.Spool.Path, Selected: m.file.Mirror.Selects}
+	o := mirror.StatusOptions{Mirror: m.file.Name, Spool: m.file.Mirror.Spool.Path, Selected: m.file.Mirror.Selects, RetainedMax: int64(m.file.Mirror.RetainedLog.Max)}
 	var err error
 	if o.Owner, err = state.Running(m.file.State.Path); err != nil {
 		return nil, err

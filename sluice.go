@@ -116,12 +116,14 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 	settings := m.file.Mirror
 	limits := mirror.DefaultLimits()
 	limits.CopyWorkers, limits.ChunkRows = settings.Snapshot.Concurrency, settings.Snapshot.ChunkRows
+	limits.ViewAge = time.Duration(settings.Snapshot.MaxAge)
 	limits.Appliers = settings.Apply.Concurrency
 	limits.BatchRows, limits.BatchBytes = int(settings.Apply.BatchRows), int64(settings.Apply.BatchBytes)
 	limits.BatchAge = time.Duration(settings.Apply.BatchAge)
 	limits.TableFailures = settings.MaxTableFailures
 	limits.RetryPaused = time.Duration(settings.RetryPaused)
 	limits.SpoolBytes, limits.SpoolTable = int64(settings.Spool.Max), int64(settings.Spool.TableMax)
+	limits.RetainedBytes = int64(settings.RetainedLog.Max)
 	limits.DurableBytes = int64(settings.Spool.DurableAfter.Bytes)
 	limits.DurableAge = time.Duration(settings.Spool.DurableAfter.Age)
 	limits.DiscoverEvery = time.Duration(settings.Tables.DiscoverInterval)
@@ -130,6 +132,7 @@ func (m *Mirror) options(store *state.Store, log *slog.Logger) mirror.Options {
 		Source: func(ctx context.Context, id string) (connector.Source, error) { return m.openSource(ctx, id, log) },
 		Sink:   func(ctx context.Context, id string) (connector.Sink, error) { return m.openSink(ctx, id, log) },
 		Store:  store, Selector: m.selector(), Limits: limits, Spool: settings.Spool.Path,
+		OnRetained:  mirror.RetainedAction(settings.RetainedLog.Action),
 		FollowNew:   settings.Tables.NewTables == config.Follow,
 		ResyncOnGap: settings.OnGap == config.ResyncOnGap,
 		FailOnTable: settings.OnTableError == config.FailOnError,
@@ -160,7 +163,7 @@ func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 		SoftDelete:    settings.DeletesOf(t.Name) == config.SoftDeletes && !keyless,
 		Existing:      existing[settings.ExistingOf(t.Name)],
 		SchemaChanges: schemaPolicies[settings.SchemaChangesOf(t.Name)], DropColumns: settings.DroppedColumns == config.DropColumns,
-		Key: own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Where: own.Where,
+		Key: own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Filter: own.Filter, Where: own.Where,
 	}, true
 }
 

@@ -18,7 +18,8 @@ type (
 	Checker interface {
 		Check(ctx context.Context, ts []*schema.Table) ([]Problem, error)
 	}
-	// Finder is a Source that reads the rows with these keys as they are now; a key that is gone is not in the answer.
+	// Finder is a Source that reads the rows with these keys as they are now, in any order; a key that is gone is not in the
+	// answer. Keys has the key's columns as t has them, in key order. Kind ViewLost if t is no longer the table's version.
 	Finder interface {
 		Find(ctx context.Context, t *schema.Table, keys arrow.RecordBatch) (*Rows, error)
 	}

@@ -55,13 +55,16 @@ type Decoder interface {
 
 // Snapshot is a view of one table at one moment. Read is safe for concurrent use.
 type Snapshot interface {
-	Token() string                                           // for Contains; made durable before the first Read
+	Token() string // for Contains; made durable before the first Read
+	// Layout says what Chunks depend on but the view: columns, files. A Chunk planned under an equal Layout stands for the
+	// same range of the table in this view. "": Chunks are good for their own view alone, as those of a table without key.
+	Layout() string
 	Chunks(ctx context.Context, rows int64) ([]Chunk, error) // pieces of about so many rows that make up the table
 	Read(ctx context.Context, c Chunk) (RowReader, error)    // Kind ViewLost when the view is gone
 	Close() error
 }
 
-// Chunk is a piece of a table. If the table has a key it keeps its meaning under a later Snapshot.
+// Chunk is a piece of a table. Under a later Snapshot with the same Layout it keeps its meaning.
 type Chunk struct {
 	ID          int
 	Rows        int64  // estimate
@@ -117,6 +120,7 @@ const (
 	Delete      // the old row, or its key and the rest Unsent
 	Before      // the old row or key of the Update after it, where the source sends one
 	Truncate    // a row without values: all rows before it are gone
+	Leave       // for a History alone, from the engine: the key of a row that is at the source and not mirrored any more
 )
 
 // Frames is a run of one table's changes as the log sent them, undecoded: many transactions, or a piece of a large

@@ -37,6 +37,7 @@ type Type struct {
 	Kind             Kind
 	Native           string   // as the source writes it, modifiers and schema included: "numeric(10,2)", "shop.mood"
 	Precision, Scale int32    // Decimal; Numeric where declared; Precision also of times: fractional digits
+	Padded           bool     // Text: blanks at its end mean nothing (character(n))
 	Elem             *Type    // Array
 	Labels           []string // Enum, in the source's order
 	Fields           []Field  // Text that is a composite: its attributes in order; nil for every other type

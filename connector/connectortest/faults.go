@@ -18,6 +18,7 @@ const (
 	CallStream   Call = "stream"
 	CallSnapshot Call = "snapshot"
 	CallHead     Call = "head"
+	CallFind     Call = "find"
 	CallChunks   Call = "chunks"
 	CallRead     Call = "read"
 	CallReadNext Call = "read next"

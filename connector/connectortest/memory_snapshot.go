@@ -77,6 +77,14 @@ func (s *MemorySource) trySnapshot(t *schema.Table) (connector.Snapshot, []*Txn,
 // Token returns which transactions the view holds.
 func (sn *memorySnapshot) Token() string { return sn.visible.String() }
 
+// Layout changes with each TRUNCATE and each version of the table.
+func (sn *memorySnapshot) Layout() string {
+	if len(sn.table.Key) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("file %d, version %d", sn.file, sn.table.Version)
+}
+
 // chunkBounds is a Chunk's Spec: the rows with From < key <= To, nil is open. Without a key, First and Last number rows of
 // one view.
 type chunkBounds struct {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/sluicehq/sluice/connector"
@@ -20,7 +21,10 @@ const (
 	positionHead = "mem/" // in front of each position's number
 )
 
-var _ connector.Source = (*MemorySource)(nil)
+var (
+	_ connector.Source = (*MemorySource)(nil)
+	_ connector.Finder = (*MemorySource)(nil)
+)
 
 // MemorySource implements connector.Source over a [Database]. Several of them over one Database are the same
 // process started again.
@@ -227,4 +231,34 @@ func parseVisible(s string) (visible, error) {
 		v.running = append(v.running, xid)
 	}
 	return v, nil
+}
+
+// Find reads rows by their keys as they are visible now.
+func (s *MemorySource) Find(ctx context.Context, t *schema.Table, keys arrow.RecordBatch) (*connector.Rows, error) {
+	return guard(ctx, s.faults, memorySource, CallFind, func() (*connector.Rows, error) {
+		s.db.mu.Lock()
+		defer s.db.mu.Unlock()
+		mt := s.db.byID(t.ID)
+		if mt == nil || mt.dropped || mt.current.Version != t.Version {
+			return nil, sourceError(connector.ViewLost, "find", t.Name, errors.New("the table has another version now"))
+		}
+		b := NewRowsBuilder(s.Alloc, t)
+		for i := range int(keys.NumRows()) {
+			key := make(Row, keys.NumCols())
+			for c := range key {
+				key[c] = valueText(keys.Column(c), i)
+			}
+			row := mt.rows[keyText(key)]
+			if row == nil {
+				continue
+			}
+			if err := b.Append(connector.Insert, row); err != nil {
+				b.Release()
+				return nil, sourceError(connector.TableFault, "find", t.Name, err)
+			}
+		}
+		rows := b.Rows()
+		rows.Ops = nil
+		return rows, nil
+	})
 }

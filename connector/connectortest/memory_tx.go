@@ -352,6 +352,7 @@ func (w *writer) applyRows() error {
 
 var historyOps = map[connector.Op]string{
 	connector.Insert: "insert", connector.Update: "update", connector.Delete: "delete", connector.Truncate: "truncate",
+	connector.Leave: "leave",
 }
 
 // appendHistory appends every row as Commits describe them; a Before makes the old key of its update.

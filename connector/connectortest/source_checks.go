@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ var sourceChecks = []check[*sourceCheck]{
 	{"dropped_table_is_silent", checkDrop},
 	{"next_ends_with_its_context", checkCancel},
 	{"damaged_frames_are_a_table_fault", checkDamaged},
+	{"rows_are_found_by_their_key_as_they_are_now", checkFind},
 	{"snapshot_waits_for_writers", checkWait},
 	{"join_loses_and_doubles_nothing", checkJoin},
 	{"schema_change_stands_between_the_versions", checkSchemaChange},
@@ -540,7 +542,11 @@ func checkLaterSnapshot(c *sourceCheck) {
 	for id := 1; id <= 6; id++ {
 		c.exec(DeleteRow(t.Name, strconv.Itoa(id)), InsertRow(t.Name, strconv.Itoa(30+id), "late", Null, "x"))
 	}
-	got = append(got, c.read(c.snapshot(t), chunks[half:])...)
+	later := c.snapshot(t)
+	if early.Layout() == "" || later.Layout() != early.Layout() {
+		c.Errorf("the layout went from %q to %q without a change of the table", early.Layout(), later.Layout())
+	}
+	got = append(got, c.read(later, chunks[half:])...)
 	f.toHead()
 	c.sameRows(f.converge(t, got, early.Token()), c.rows(t), "chunks of two snapshots and the stream")
 }
@@ -555,6 +561,9 @@ func checkViewLost(c *sourceCheck) {
 	for _, ch := range chunks {
 		_, err := c.readChunk(snap, ch, -1)
 		c.kind(err, connector.ViewLost, "read a chunk of a table that was truncated since")
+	}
+	if now := c.snapshot(t); now.Layout() == snap.Layout() {
+		c.Errorf("the layout is %q before and after the table was truncated", now.Layout())
 	}
 }
 
@@ -849,6 +858,49 @@ func (c *sourceCheck) decodeDamaged(d connector.Decoder, f *connector.Frames) (r
 }
 
 // checkWait has a transaction that wrote the table before it was added, and goes on afterwards.
+func checkFind(c *sourceCheck) {
+	finder, ok := c.src.(connector.Finder)
+	if !ok {
+		c.Skip("rows cannot be read by their key")
+	}
+	t := c.create("items")
+	c.fill(t, 1, 5)
+	c.exec(UpdateRow(t.Name, "2", "20", "moved", Null, strings.Repeat("x", 3000)), DeleteRow(t.Name, "3"))
+	c.stream(nil, t)
+	c.snapshot(t) // waits until all of it is visible
+	find := func(t *schema.Table, ids ...string) (*connector.Rows, error) {
+		keys := *t
+		keys.Columns = []schema.Column{t.Columns[t.Key[0]]}
+		b := NewRowsBuilder(c.alloc, &keys)
+		for _, id := range ids {
+			c.ok(b.Append(connector.Insert, Row{id}), "make a key")
+		}
+		rows := b.Rows()
+		defer rows.Release()
+		return finder.Find(c.ctx, t, rows.Values)
+	}
+	found, err := find(t, "1", "2", "3", "20", "99")
+	c.ok(err, "find rows")
+	var got []Row
+	for i := range found.Len() {
+		got = append(got, RowAt(found, i))
+	}
+	found.Release()
+	want := slices.DeleteFunc(c.rows(t), func(row Row) bool { return row[0] != "1" && row[0] != "20" })
+	c.sameRows(got, want, "rows found by their key")
+	found, err = find(t)
+	c.ok(err, "find rows by no key")
+	if found.Len() != 0 {
+		c.Errorf("no key finds %d rows", found.Len())
+	}
+	found.Release()
+	if alterer, ok := c.sys.(Alterer); ok {
+		c.ok(alterer.AddColumn(t.Name, Text("added")), "add a column")
+		_, err = find(t, "1")
+		c.kind(err, connector.ViewLost, "find rows of an older version")
+	}
+}
+
 func checkWait(c *sourceCheck) {
 	holder, ok := c.sys.(Holder)
 	if !ok {

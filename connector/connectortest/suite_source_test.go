@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"testing"
 	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/schema"
@@ -27,6 +30,16 @@ type brokenSource struct {
 	drop     func() bool
 	next     func(ctx context.Context) context.Context
 	read     func(inner connector.Snapshot, ctx context.Context, c connector.Chunk) (connector.RowReader, error)
+	layout   func(layout string) string
+	find     func(*connector.Rows) *connector.Rows
+}
+
+func (s *brokenSource) Find(ctx context.Context, t *schema.Table, keys arrow.RecordBatch) (*connector.Rows, error) {
+	rows, err := s.MemorySource.Find(ctx, t, keys)
+	if err == nil && s.find != nil {
+		rows = s.find(rows)
+	}
+	return rows, err
 }
 
 func (s *brokenSource) Tables(ctx context.Context) ([]*schema.Table, error) {
@@ -116,6 +129,13 @@ func (st *brokenStream) Drop(ctx context.Context, id schema.ID) error {
 type brokenSnapshot struct {
 	connector.Snapshot
 	source *brokenSource
+}
+
+func (sn *brokenSnapshot) Layout() string {
+	if sn.source.layout != nil {
+		return sn.source.layout(sn.Snapshot.Layout())
+	}
+	return sn.Snapshot.Layout()
 }
 
 func (sn *brokenSnapshot) Read(ctx context.Context, c connector.Chunk) (connector.RowReader, error) {
@@ -395,6 +415,22 @@ var sourceMutations = []struct {
 	}},
 	{"snapshot_waits_for_writers", "the snapshot waits for nobody", func(s *brokenSource) { s.snapshot = s.forgetHolders }},
 	{"join_loses_and_doubles_nothing", "the snapshot waits for nobody", func(s *brokenSource) { s.snapshot = s.forgetHolders }},
+	{"chunks_keep_their_meaning_under_a_later_snapshot", "the layout is another at each snapshot", func(s *brokenSource) {
+		calls := 0
+		s.layout = func(layout string) string {
+			calls++
+			return fmt.Sprint(layout, calls)
+		}
+	}},
+	{"view_of_a_truncated_table_is_lost", "the layout never changes", func(s *brokenSource) {
+		s.layout = func(string) string { return "always" }
+	}},
+	{"rows_are_found_by_their_key_as_they_are_now", "one row less is found", func(s *brokenSource) {
+		s.find = func(rows *connector.Rows) *connector.Rows {
+			defer rows.Release()
+			return &connector.Rows{Table: rows.Table, Values: rows.Values.NewSlice(0, max(rows.Values.NumRows()-1, 0))}
+		}
+	}},
 	{"join_loses_and_doubles_nothing", "the snapshot is said to hold everything", func(s *brokenSource) {
 		s.contains = func(string, connector.Commit) (bool, error) { return true, nil }
 	}},

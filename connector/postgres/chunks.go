@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -154,12 +155,8 @@ func pageRanges(size leafSize, count int64) []chunkSpec {
 // keyRanges takes bounds from a sample of the leaf's pages.
 func (n *snapshot) keyRanges(ctx context.Context, leaf layoutLeaf, size leafSize, count int64) ([]chunkSpec, error) {
 	whole := []chunkSpec{{}}
-	for _, c := range n.table.Key {
-		// Operators are found by name in pg_catalog alone. For a type of an extension that may be another order than the
-		// one that sorted the bounds.
-		if !strings.HasPrefix(n.table.types[c].output, "pg_catalog.") {
-			return whole, nil
-		}
+	if !n.comparable() {
+		return whole, nil
 	}
 	rows, err := n.source.pool.Query(ctx, n.boundsSQL(leaf, size, count), pgx.QueryExecModeExec)
 	var bounds [][]string
@@ -180,6 +177,14 @@ func (n *snapshot) keyRanges(ctx context.Context, leaf layoutLeaf, size leafSize
 		specs[i].UpTo, specs[i+1].After = b, b
 	}
 	return specs, nil
+}
+
+// comparable reports whether keys can be compared in SQL. Operators are found by name in pg_catalog alone: for a type of an
+// extension that may be another order than the one that sorted the bounds, or none.
+func (n *snapshot) comparable() bool {
+	return !slices.ContainsFunc(n.table.Key, func(c int) bool {
+		return !strings.HasPrefix(n.table.types[c].output, "pg_catalog.")
+	})
 }
 
 // boundsSQL sorts the sample's keys and takes every so manieth.

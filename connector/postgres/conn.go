@@ -44,6 +44,11 @@ func newPool(ctx context.Context, c *Config, system, application string) (*pgxpo
 		return nil, badURL(system)
 	}
 	setSession(&pc.ConnConfig.Config, application)
+	if system == sourceSystem {
+		// What we commit at the source, a publication, must be on its own disk. We do not wait for a synchronous standby that
+		// may be away: no table could join until it is back.
+		pc.ConnConfig.RuntimeParams["synchronous_commit"] = "local"
+	}
 	pc.MaxConns = int32(c.Connections)
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	return pool, wrapError(err, system, "connect", schema.Name{})

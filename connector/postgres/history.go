@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +32,7 @@ const historyOrder = `"_sluice_position" COLLATE "C" DESC NULLS LAST, "_sluice_s
 
 var historyOps = map[connector.Op]string{
 	connector.Insert: "insert", connector.Update: "update", connector.Delete: "delete", connector.Truncate: "truncate",
+	connector.Leave: "leave",
 }
 
 func historyList() string {
@@ -161,7 +163,7 @@ func (h *historyBatch) link() error {
 func (h *historyBatch) find(c, i int) (row int, found bool) {
 	for {
 		switch {
-		case h.rows.Op(i) == connector.Delete, !h.isUnsent(c, i):
+		case h.ends(i), !h.isUnsent(c, i):
 			return i, true
 		case i > 0 && h.rows.Op(i-1) == connector.Before && !h.isUnsent(c, i-1):
 			return i - 1, true
@@ -170,6 +172,11 @@ func (h *historyBatch) find(c, i int) (row int, found bool) {
 		}
 		i = h.previous[i]
 	}
+}
+
+// ends reports whether row i says that a row is gone: what is unsent of it was not known to anyone later.
+func (h *historyBatch) ends(i int) bool {
+	return h.rows.Op(i) == connector.Delete || h.rows.Op(i) == connector.Leave
 }
 
 // needsStored reports whether a value must be looked up in the table.
@@ -209,13 +216,13 @@ func (l *sinkLayout) historyStage() stage {
 
 // writeRow writes row i; staged with what to look up in front of the table's columns.
 func (h *historyBatch) writeRow(w *copyIn, i int, staged bool) error {
-	sources, unknown, root := h.sources(i)
+	sources, unknown, lost, root := h.sources(i)
 	fields := len(historyColumns) + len(h.columns)
 	if staged {
 		fields += 2 + len(h.key)
 	}
 	w.beginRow(fields)
-	if err := h.writeHead(w, i, unknown); err != nil {
+	if err := h.writeHead(w, i, slices.Concat(unknown, lost)); err != nil {
 		return err
 	}
 	if staged {
@@ -234,8 +241,9 @@ func (h *historyBatch) writeRow(w *copyIn, i int, staged bool) error {
 }
 
 // sources returns by column the row that holds its value, -1 if none does; the columns whose values are not known in the
-// batch; and the row under whose old key the table may know them.
-func (h *historyBatch) sources(i int) (rows, unknown []int, root int) {
+// batch; those that nobody knows since a row left the history; and the row under whose old key the table may know the
+// unknown ones.
+func (h *historyBatch) sources(i int) (rows, unknown, lost []int, root int) {
 	rows, root = make([]int, len(h.columns)), i
 	op := h.rows.Op(i)
 	for c := range rows {
@@ -243,15 +251,20 @@ func (h *historyBatch) sources(i int) (rows, unknown []int, root int) {
 		switch {
 		case op == connector.Truncate, op == connector.Delete && h.isUnsent(c, i):
 			rows[c] = -1
+		case op == connector.Leave && h.isUnsent(c, i):
+			rows[c], lost = -1, append(lost, c)
 		case op == connector.Insert, op == connector.Update:
 			row, found := h.find(c, i)
 			rows[c] = row
+			if found && h.rows.Op(row) == connector.Leave && h.isUnsent(c, row) {
+				rows[c], lost = -1, append(lost, c)
+			}
 			if !found {
 				rows[c], root, unknown = -1, row, append(unknown, c)
 			}
 		}
 	}
-	return rows, unknown, root
+	return rows, unknown, lost, root
 }
 
 // writeHead writes the history's own columns.

@@ -82,7 +82,7 @@ func (x *tx) layoutOf(ctx context.Context, t *connector.Target) (*sinkLayout, er
 		l.binary = l.binary && w.binary
 		l.columns = append(l.columns, w)
 	}
-	for _, name := range keyNames(t) {
+	for _, name := range sinkKey(t) {
 		k := slices.IndexFunc(l.columns, func(c writtenColumn) bool { return c.name == name })
 		if k >= 0 { // a key of a history may be generated
 			l.key = append(l.key, k)

@@ -50,10 +50,8 @@ func (s *Source) Head(ctx context.Context, _ string) (connector.Positions, error
 	return connector.Positions{"": p.Position()}, nil
 }
 
-// emitMessage does not wait for a synchronous standby, which may be away: what the message says is nothing to lose.
 func (s *Source) emitMessage(ctx context.Context) error {
-	_, err := s.pool.Exec(ctx, "SELECT pg_catalog.set_config('synchronous_commit', 'local', true), "+
-		"pg_catalog.pg_logical_emit_message(true, $1, '')", messagePrefix)
+	_, err := s.pool.Exec(ctx, "SELECT pg_catalog.pg_logical_emit_message(true, $1, '')", messagePrefix)
 	return err
 }
 

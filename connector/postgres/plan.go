@@ -12,7 +12,8 @@ import (
 	"github.com/sluicehq/sluice/schema"
 )
 
-// Plan tells how want would be stored; see connector.Sink.
+// Plan tells how want would be stored; see connector.Sink. A name that is too long for the server is cut and
+// ends with a hash of itself, so that two that begin alike stay two.
 func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Target, error) {
 	t := want
 	fillDefaults(&t)
@@ -53,7 +54,7 @@ func (s *Sink) planInto(ctx context.Context, t *connector.Target, found destinat
 	}
 	t.Copy = found.copy
 	beyond, err := s.query(ctx, fmt.Sprintf("SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid = %d AND (i.indisunique OR i.indisexclusion) AND %s LIMIT 1",
-		found.oid, beyondKey(keyNames(t))))
+		found.oid, beyondKey(sinkKey(t))))
 	if err != nil {
 		return wrapError(err, sinkSystem, "look at the destination", t.Name)
 	}
@@ -73,6 +74,8 @@ func fillDefaults(t *connector.Target) {
 	if t.Name.Schema == "" {
 		t.Name.Schema = "public"
 	}
+	t.Name.Schema = fitName(t.Name.Schema, t.Name.Schema, false)
+	t.Name.Table = fitName(t.Name.Table, t.Name.Table, false)
 	if t.Columns == nil {
 		t.Columns = make([]int, len(t.Table.Columns))
 		for i := range t.Columns {
@@ -89,17 +92,10 @@ func checkTarget(t *connector.Target) error {
 	if t.Name.Schema == sinkSchema || t.Name.Schema == "information_schema" || strings.HasPrefix(t.Name.Schema, "pg_") {
 		return refuse("choose another schema in `destination`", "schema %s is not for mirrored tables", quoteIdent(t.Name.Schema))
 	}
-	names := []string{t.Name.Schema, t.Name.Table}
 	for _, c := range t.Columns {
 		name := t.Table.Columns[c].Name
 		if strings.HasPrefix(name, reservedColumns) {
 			return refuse("rename the column or exclude it", "the name of column %s is one of those that sluice adds", quoteIdent(name))
-		}
-		names = append(names, name)
-	}
-	for _, name := range names {
-		if len(name) > maxNameLength {
-			return refuse("choose a shorter name", "the name %s is longer than %d bytes", quoteIdent(name), maxNameLength)
 		}
 	}
 	key := keyNames(t)
@@ -118,12 +114,23 @@ func checkTarget(t *connector.Target) error {
 	return nil
 }
 
-// keyNames returns the names of the columns that identify a row in the sink.
+// keyNames returns the names of the columns that identify a row in the sink, as the source has them.
 func keyNames(t *connector.Target) []string {
 	if t.Key != nil {
 		return t.Key
 	}
 	return t.Table.KeyNames()
+}
+
+// sinkKey returns the names of the key's columns in the sink, of those that are stored: one of a history may be generated.
+func sinkKey(t *connector.Target) []string {
+	var names []string
+	for _, name := range keyNames(t) {
+		if i := slices.Index(t.Columns, t.Table.Column(name)); i >= 0 {
+			names = append(names, t.SinkNames[i])
+		}
+	}
+	return names
 }
 
 // planTypes fills in names, types and misfits: a column's native type where this server has it or can be given it, else
@@ -141,7 +148,7 @@ func (s *Sink) planTypes(ctx context.Context, t *connector.Target) error {
 	t.SinkNames, t.SinkTypes, t.Misfits = make([]string, n), make([]string, n), make([]string, n)
 	for i, c := range t.Columns {
 		column := &t.Table.Columns[c]
-		t.SinkNames[i] = column.Name
+		t.SinkNames[i] = fitName(column.Name, column.Name, false)
 		t.SinkTypes[i], t.Misfits[i] = sinkTypeOf(&column.Type, found)
 	}
 	return nil

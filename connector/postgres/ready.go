@@ -87,7 +87,7 @@ func (s *Sink) indexCopy(ctx context.Context, t *connector.Target) (done bool, e
 		return true, nil
 	case !exists:
 		return false, sinkFault(connector.TableFault, "build the key", t.Name, "`resync` the table", "the table that copy %d was loaded into is gone", t.Copy)
-	case indexed, len(keyNames(t)) == 0:
+	case indexed, len(sinkKey(t)) == 0:
 		return false, nil
 	}
 	_, err = x.exec(ctx, fmt.Sprintf(`SELECT set_config('maintenance_work_mem',
@@ -102,7 +102,7 @@ func (s *Sink) indexCopy(ctx context.Context, t *connector.Target) (done bool, e
 }
 
 func indexStatement(t *connector.Target) string {
-	list, table := quoteList(keyNames(t)), quoteName(copyName(t))
+	list, table := quoteList(sinkKey(t)), quoteName(copyName(t))
 	if t.History {
 		return "CREATE INDEX ON " + table + " (" + list + `, "_sluice_position", "_sluice_seq")`
 	}
@@ -294,7 +294,7 @@ func (x *tx) merge(ctx context.Context, t *connector.Target, oid string, adopted
 	_, err := x.exec(ctx, strings.Join(append(statements,
 		"INSERT INTO "+dest+" ("+list+") SELECT "+strings.Join(theirs, ", ")+" FROM "+from+" c WHERE NOT EXISTS (SELECT FROM "+
 			dest+" d WHERE "+strings.Join(match, " AND ")+" AND ROW("+strings.Join(mine, ", ")+")::text = ROW("+strings.Join(theirs, ", ")+
-			")::text) ON CONFLICT ("+quoteList(keyNames(t))+") DO UPDATE SET "+strings.Join(sets, ", "),
+			")::text) ON CONFLICT ("+quoteList(sinkKey(t))+") DO UPDATE SET "+strings.Join(sets, ", "),
 		"DROP TABLE "+from,
 	), "; "))
 	if isState(err, "42P10", "23505", "23502", "23503", "23514", "23P01") {

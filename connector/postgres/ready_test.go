@@ -242,7 +242,6 @@ func TestDestinationOfOthersIsRefused(t *testing.T) {
 	refused(connector.Target{Table: plain("x"), Name: schema.Name{Schema: "sluice", Table: "entry"}}, "not for mirrored tables")
 	refused(connector.Target{Table: plain("x"), Key: []string{"zz"}}, "not among the stored columns")
 	refused(connector.Target{Table: plain("x"), Columns: []int{1, 2}}, "not among the stored columns")
-	refused(connector.Target{Table: plain(strings.Repeat("x", 64))}, "longer than 63")
 	own := plain("x")
 	own.Columns[1].Name = "_sluice_op"
 	refused(connector.Target{Table: own}, "that sluice adds")

@@ -113,6 +113,17 @@ func sameVersion(now, t *schema.Table) bool {
 	return now.Describe() == same.Describe()
 }
 
+// sameColumns reports whether rows of t are read as those of the table as it is now, wherever they are stored.
+func sameColumns(now, t *schema.Table) bool {
+	known := *t
+	known.Columns = readColumns(t)
+	if hasKey(now, t.Key) {
+		known.Key = now.Key
+	}
+	d := schema.Compare(&known, now)
+	return d.Empty()
+}
+
 // readColumns are the columns of t as the catalog has them, without what the engine marked.
 func readColumns(t *schema.Table) []schema.Column {
 	columns := slices.Clone(t.Columns)
@@ -193,6 +204,14 @@ func (n *snapshot) open(ctx context.Context) error {
 
 // Token returns what Contains needs.
 func (n *snapshot) Token() string { return n.token }
+
+// Layout names columns and files. Ranges of pages mean nothing under another snapshot, because rows move.
+func (n *snapshot) Layout() string {
+	if len(n.table.Key) == 0 || !n.comparable() {
+		return ""
+	}
+	return n.layoutHash()
+}
 
 // Close lets the view go.
 func (n *snapshot) Close() error {
@@ -348,8 +367,13 @@ func (n *snapshot) prove(ctx context.Context, conn *pgxpool.Conn, leaf layoutLea
 	return nil
 }
 
-// copySQL selects the columns that are sent, each in its wire form, from the leaf alone.
+// copySQL selects a chunk's rows, from its leaf alone.
 func (n *snapshot) copySQL(c chunkSpec) string {
+	return n.selectSQL("ONLY "+quoteName(c.leaf.name), c.where(n.table))
+}
+
+// selectSQL selects the columns that are sent, each in its wire form.
+func (n *snapshot) selectSQL(from, where string) string {
 	var b strings.Builder
 	b.WriteString("COPY (SELECT ")
 	comma := ""
@@ -365,8 +389,8 @@ func (n *snapshot) copySQL(c chunkSpec) string {
 			b.WriteString(quoteIdent(col.Name))
 		}
 	}
-	b.WriteString(" FROM ONLY " + quoteName(c.leaf.name))
-	if where := c.where(n.table); where != "" {
+	b.WriteString(" FROM " + from)
+	if where != "" {
 		b.WriteString(" WHERE " + where)
 	}
 	b.WriteString(") TO STDOUT (FORMAT binary)")
@@ -387,6 +411,8 @@ type copyReader struct {
 	decoder *copyDecoder
 	running bool // the server is sending
 	whole   bool // all rows were received
+
+	undivided bool // the first Next returns all rows
 }
 
 func (r *copyReader) start(sql string) error {
@@ -438,7 +464,7 @@ func (r *copyReader) receive() error {
 			if err := r.decoder.decode(m.Data); err != nil {
 				return decodeError(r.table, op, "", err)
 			}
-			if r.decoder.count >= copyRowsMax || r.decoder.bytes >= copyBytesMax {
+			if !r.undivided && (r.decoder.count >= copyRowsMax || r.decoder.bytes >= copyBytesMax) {
 				return nil
 			}
 		case *pgproto3.ErrorResponse:

@@ -126,6 +126,7 @@ func (ts nativeTypes) resolve(oid uint32, mod int32, native string, depth int) (
 			r.wire = wireJSONB
 		}
 		r.Precision, r.Scale = modifier(oid, mod)
+		r.Padded = oid == oidBPChar
 	}
 	return r, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -223,6 +224,31 @@ func TestCompositeKeyAndWeirdNames(t *testing.T) {
 	wantRows(t, url, "SELECT * FROM "+quoteName(target.Name)+" ORDER BY 3", "x|1|1\ny|2|2")
 	wantRows(t, url, `SELECT indexdef FROM pg_indexes WHERE tablename = 'we"ird. Täble'`,
 		`CREATE UNIQUE INDEX "we""ird. Täble_pkey" ON "Odd ""schema"""."we""ird. Täble" USING btree ("select", "k""1")`)
+}
+
+func TestNamesThatAreTooLongEndWithAHashAndStayApart(t *testing.T) {
+	url := testServer.Database(t)
+	s := openTestSink(t, url)
+	long := strings.Repeat("é", 40) // 80 bytes
+	tables := make([]*connector.Target, 2)
+	for i, end := range []string{"1", "2"} {
+		table := testTable(long+end, column(long+"key", schema.Int32, "integer"), column(long+"a", schema.Text, "text"), column(long+"b", schema.Text, "text"))
+		table.ID = schema.ID(end)
+		tables[i] = stored(t, s, connector.Target{Table: table, Name: schema.Name{Schema: long, Table: long + end}}, inserts("1|a"+end+"|b", "2|x|y")...)
+		must(t, write(t, s, tables[i], true, testRow{connector.Update, "1|A" + end + "|~"}, testRow{connector.Delete, "2"}))
+		must(t, write(t, s, tables[i], false, testRow{connector.Before, "1"}, testRow{connector.Update, "3|~|B"}))
+	}
+	for i, target := range tables {
+		for _, name := range append([]string{target.Name.Schema, target.Name.Table}, target.SinkNames...) {
+			if len(name) > maxNameLength || !utf8.ValidString(name) {
+				t.Errorf("%q has %d bytes, or is cut within a character", name, len(name))
+			}
+		}
+		if again := plan(t, s, connector.Target{Table: target.Table, Name: schema.Name{Schema: long, Table: target.Table.Name.Table}}); again.Name != target.Name || again.Copy != 1 {
+			t.Errorf("planned again as %v, copy %d", again.Name, again.Copy)
+		}
+		wantRows(t, url, "SELECT * FROM "+quoteName(target.Name), fmt.Sprintf("3|A%d|B", i+1))
+	}
 }
 
 func TestGeneratedColumnsStayGenerated(t *testing.T) {

@@ -31,6 +31,7 @@ const historyOrder = `"_sluice_position" DESC, "_sluice_seq" DESC`
 
 var historyOps = map[connector.Op]string{
 	connector.Insert: "insert", connector.Update: "update", connector.Delete: "delete", connector.Truncate: "truncate",
+	connector.Leave: "leave",
 }
 
 // historyIndex is how the name of a history's index begins; the number of the copy that it was made for follows. It
@@ -101,6 +102,8 @@ func (b *batch) sources(i int) (from []valueSource, unknown []string) {
 		switch {
 		case op == connector.Truncate, op == connector.Delete && b.isUnsent(c, i):
 			from[c] = fromNowhere
+		case op == connector.Leave && b.isUnsent(c, i): // nor do later rows of the key know it from here
+			from[c], unknown = fromNowhere, append(unknown, b.layout.columns[c].name)
 		case !isPut(op) || !b.isUnsent(c, i):
 		case i > 0 && b.rows.Op(i-1) == connector.Before && !b.isUnsent(c, i-1):
 			from[c] = fromBefore

@@ -6,6 +6,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/filter"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -21,17 +22,30 @@ type Table struct {
 	reads   *schema.Table // the version that decoder reads
 	from    []int         // where that is not the target's: by column of the target's, the one of reads, -1 for NULL
 	at      Checkpoint
+	keep    *filter.Filter // nil: every row is mirrored
+	source  rereader       // of a table that converges, or may come to
+	reread  int64          // rows, since Reread was called last
 }
 
-// NewTable returns a Table that goes on from the checkpoint at. floor is where the log was opened: if that is before the
+// NewTable returns a Table of the rows that keep takes, of all if it is nil, that goes on from the checkpoint at. floor is where the log was opened: if that is before the
 // checkpoint, the checkpoint's own transaction must come again, and a log without it is another history.
-func NewTable(target *connector.Target, at Checkpoint, floor connector.Positions, log Log, sink connector.Sink, alloc memory.Allocator) (*Table, error) {
+func NewTable(
+	target *connector.Target, keep *filter.Filter, at Checkpoint, floor connector.Positions, log Log, sink connector.Sink, alloc memory.Allocator,
+) (*Table, error) {
 	decoder, err := log.Decoder(target.Table)
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{id: target.Table.ID, target: target, sink: sink, log: log, alloc: alloc, decoder: decoder, reads: target.Table, at: at}
+	t := &Table{
+		id: target.Table.ID, target: target, keep: keep, sink: sink, log: log, alloc: alloc, decoder: decoder, reads: target.Table, at: at,
+	}
 	t.skip = skipper{log: log, at: &t.at}
+	if at.Overlap != "" || keep != nil {
+		t.source, _ = log.(rereader)
+	}
+	if at.Overlap != "" && t.source == nil {
+		return nil, t.fault("go on behind its copy", nil, errNoFinder)
+	}
 	if start, ok := floor[at.Part]; ok && at.Tag != 0 {
 		order, err := log.Compare(start, at.Position)
 		if err != nil {
@@ -62,19 +76,31 @@ func (t *Table) Diverged() error { return t.fault("place changes in the log", ni
 // Checkpoint returns what the sink's entry says now.
 func (t *Table) Checkpoint() Checkpoint { return t.at }
 
-// next is the checkpoint behind the run last. The snapshot's token goes when no change that it contains can follow.
+// next is the checkpoint behind the run last. The snapshot's token goes when no change that it contains can follow, the
+// overlap when no change can that is older than a row of the destination.
 func (t *Table) next(last connector.Commit) (Checkpoint, error) {
 	next := t.at
 	next.Ignored = next.Ignored || t.from != nil
 	next.advance(last)
-	if next.Token == "" {
-		return next, nil
+	if next.Token != "" {
+		order, err := t.log.Compare(last.Position, next.Until)
+		if err != nil {
+			return next, err
+		}
+		if order > 0 {
+			next.Token, next.Until = "", ""
+		}
 	}
-	order, err := t.log.Compare(last.Position, next.Until)
-	if err == nil && order > 0 {
-		next.Token, next.Until = "", ""
+	if next.Overlap != "" {
+		order, err := t.log.Compare(last.Position, next.Overlap)
+		if err != nil {
+			return next, err
+		}
+		if order > 0 {
+			next.Overlap = ""
+		}
 	}
-	return next, err
+	return next, nil
 }
 
 // fault makes an error of this table of what went wrong with its changes before they reached the sink.
@@ -85,6 +111,9 @@ func (t *Table) fault(op string, runs []connector.Commit, err error) error {
 	e := &connector.Error{Kind: connector.TableFault, System: "apply", Op: op, Table: t.target.Table.Name, Err: err}
 	if len(runs) > 0 {
 		e.Position = runs[0].Position
+	}
+	if errors.Is(err, errUndecided) {
+		e.Hint = "have the source log whole old rows (in PostgreSQL: REPLICA IDENTITY FULL), or leave the column out of the filter"
 	}
 	if errors.Is(err, errDiverged) {
 		e.Kind = connector.Gap

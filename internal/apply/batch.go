@@ -29,6 +29,8 @@ type Batch struct {
 	byRow bool            // it is written row by row: a history gets every one, and what a soft truncation deletes must be stored
 	set   folded          // else what it comes to
 	next  Checkpoint      // behind it
+
+	converges bool // changes of it may be older than rows of the destination
 }
 
 // Prepare decodes and folds what of the frames the sink does not have. It returns nil if that is nothing.
@@ -54,11 +56,28 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 		return nil, t.fault("decode changes", left.Commits, err)
 	}
 	b.byRow = t.target.History || t.target.SoftDelete && slices.Contains(b.rows.Ops, connector.Truncate)
+	if t.target.History && t.keep != nil {
+		err = b.judgeHistory(ctx)
+	}
+	if err != nil {
+		b.Release()
+		return nil, err
+	}
 	if !b.byRow {
 		if b.set, err = fold(ctx, t.alloc, b.rows, t.target.Table.Key, t.target.SoftDelete); err != nil {
 			b.rows.Release()
 			return nil, t.fault("fold changes", b.rows.Commits, err)
 		}
+	}
+	if b.converges, err = t.overlaps(left.Commits[0]); err == nil && b.converges && !b.byRow {
+		err = b.complete(ctx, false)
+	}
+	if err == nil && t.keep != nil {
+		err = b.judge(ctx)
+	}
+	if err != nil {
+		b.Release()
+		return nil, err
 	}
 	return b, nil
 }
@@ -105,11 +124,19 @@ func (b *Batch) Apply(ctx context.Context) error {
 
 func (b *Batch) applyOnce(ctx context.Context) error {
 	err := b.inTx(ctx, b.Write)
-	kind := connector.KindOf(err)
-	if err == nil || kind != connector.Constraint && kind != connector.BadRow || b.byRow {
+	if !isRefusal(err) || b.byRow {
 		return err
 	}
+	if b.converges || b.table.keep != nil {
+		return b.applyWhole(ctx)
+	}
 	return b.inTx(ctx, b.writeRows)
+}
+
+// isRefusal reports whether the sink refuses what it was given, so that it may take it in another form.
+func isRefusal(err error) bool {
+	kind := connector.KindOf(err)
+	return err != nil && (kind == connector.Constraint || kind == connector.BadRow)
 }
 
 // Write writes the batch as a set, or row by row where it must be. Who commits tx with the Entry calls Committed.
@@ -159,7 +186,7 @@ func (b *Batch) inTx(ctx context.Context, write func(context.Context, connector.
 // locate adds to a refused row the position of its change.
 func (b *Batch) locate(err error) error {
 	e, ok := errors.AsType[*connector.Error](err)
-	if !ok || e.Kind != connector.BadRow || e.Position != "" {
+	if !ok || e.Kind != connector.BadRow || e.Position != "" || b.converges || b.table.keep != nil && !b.table.target.History {
 		return err
 	}
 	row := e.Row

@@ -31,6 +31,9 @@ type Checkpoint struct {
 	Time        time.Time          `json:"time,omitzero"`   //
 	Token       string             `json:"token,omitempty"` // of the copy's snapshot, while changes that it holds may still come
 	Until       connector.Position `json:"until,omitempty"` // no change beyond it is in the snapshot
+	// Overlap is set while the table converges: beyond it no change is older than a row of the destination. Token is that
+	// of the first of the copy's snapshots, for no other holds all that the rows do.
+	Overlap connector.Position `json:"overlap,omitempty"`
 }
 
 // Key returns the key of a table's entry.
@@ -56,6 +59,14 @@ func ParseCheckpoint(text string) (*Checkpoint, error) {
 		return nil, fmt.Errorf("checkpoint of format %d, this version knows %d: use the version of sluice that wrote it, or a newer one", c.Format, checkpointFormat)
 	}
 	return &c, nil
+}
+
+// Converged returns where in the log the table will have converged, nil if it has.
+func (c *Checkpoint) Converged() connector.Positions {
+	if c.Overlap == "" {
+		return nil
+	}
+	return connector.Positions{c.Part: c.Overlap}
 }
 
 // advance moves c behind the last of runs, the runs of a batch in the order of the log.

@@ -27,6 +27,7 @@ type outcome struct {
 	deleted bool
 	kept    bool    // deleted, and its image stays (soft deletes)
 	by      int32   // the row that deleted it
+	fresh   bool    // the batch made its row: unless the table converges, none is stored under its key
 	row     int32   // the last image of the key's row, or the row that deleted it
 	columns []int32 // by column, the row that its value comes from; nil: all from row
 	partial bool    // a value is still unsent
@@ -101,7 +102,7 @@ func (f *folder) add(i int32) (merged bool, err error) {
 		return !isNew, nil
 	case connector.Insert:
 		o, isNew := f.at(i)
-		*o = outcome{row: i, origin: -1}
+		*o = outcome{row: i, origin: -1, fresh: isNew}
 		return !isNew, nil
 	case connector.Update:
 		return f.update(i), nil
@@ -154,6 +155,7 @@ func (f *folder) update(i int32) (merged bool) {
 		base, origin = &known, known.origin
 	}
 	*o = f.image(i, base, origin)
+	o.fresh = base != nil && base.fresh
 	return !isNew
 }
 
@@ -209,9 +211,9 @@ func (f *folder) gather(ctx context.Context, alloc memory.Allocator) (*connector
 		switch {
 		case o.deleted && !o.kept:
 			ops, from = append(ops, connector.Delete), append(from, o)
-		case !o.partial:
+		case o.fresh && !o.partial:
 			ops, from = append(ops, connector.Insert), append(from, o)
-		case o.origin < 0:
+		case o.origin < 0 || !o.partial:
 			ops, from = append(ops, connector.Update), append(from, o)
 		default:
 			ops = append(ops, connector.Before, connector.Update)

@@ -34,7 +34,7 @@ func TestSchemaChangeThatTheDestinationAccountsForIsNotNew(t *testing.T) {
 		"at the position the copy began": {Checkpoint{Position: "5", Token: "t"}, connector.Commit{Position: "5", Tag: 11}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			table, err := NewTable(&connector.Target{Table: &schema.Table{ID: "1"}}, c.at, nil, textLog{}, nil, nil)
+			table, err := NewTable(&connector.Target{Table: &schema.Table{ID: "1"}}, nil, c.at, nil, textLog{}, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

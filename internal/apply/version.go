@@ -8,6 +8,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/filter"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -23,12 +24,12 @@ func (e *VersionError) Error() string {
 }
 
 // Follow goes on under another version of the table. The sink's entry is at already.
-func (t *Table) Follow(target *connector.Target, at Checkpoint) error {
+func (t *Table) Follow(target *connector.Target, keep *filter.Filter, at Checkpoint) error {
 	decoder, err := t.log.Decoder(target.Table)
 	if err != nil {
 		return err
 	}
-	t.target, t.decoder, t.at = target, decoder, at
+	t.target, t.keep, t.decoder, t.at = target, keep, decoder, at
 	t.reads, t.from = target.Table, nil
 	return nil
 }

@@ -73,6 +73,7 @@ func printPlan(w io.Writer, p *mirror.Plan) {
 	}
 	overview.Print(w, "")
 	printDifferences(w, p)
+	printFilters(w, p)
 	printNotes(w, p)
 	if refusals(p) > 0 {
 		fmt.Fprintln(w, "\nRefused:")
@@ -102,6 +103,16 @@ func printNotes(w io.Writer, p *mirror.Plan) {
 	for _, t := range p.Tables {
 		for _, note := range t.Notes {
 			fmt.Fprintf(w, "%s  %s: %s\n", heading, t.Destination, note)
+			heading = ""
+		}
+	}
+}
+
+func printFilters(w io.Writer, p *mirror.Plan) {
+	heading := "\nMirrored in part:\n"
+	for _, t := range p.Tables {
+		if t.Filter != "" {
+			fmt.Fprintf(w, "%s  %s: rows for which %s\n", heading, t.Table, t.Filter)
 			heading = ""
 		}
 	}
@@ -165,6 +176,7 @@ type tablePlanJSON struct {
 	Existing    string           `json:"existing,omitempty"`
 	Notes       []string         `json:"notes,omitempty"`
 	Key         []string         `json:"key"`
+	Filter      string           `json:"filter,omitempty"`
 	Columns     []columnPlanJSON `json:"columns"`
 	Rows        int64            `json:"rows"`
 	Bytes       int64            `json:"bytes"`
@@ -184,7 +196,7 @@ func printPlanJSON(w io.Writer, p *mirror.Plan) error {
 		table := tablePlanJSON{
 			Table: t.Table.String(), Destination: t.Destination.String(), Action: t.Action, Refused: t.Refused, Mode: t.Mode,
 			Deletes: t.Deletes, Existing: t.Existing, Notes: t.Notes,
-			Key: append([]string{}, t.Key...), Columns: []columnPlanJSON{}, Rows: t.Rows, Bytes: t.Bytes,
+			Key: append([]string{}, t.Key...), Filter: t.Filter, Columns: []columnPlanJSON{}, Rows: t.Rows, Bytes: t.Bytes,
 		}
 		for _, c := range t.Columns {
 			table.Columns = append(table.Columns, columnPlanJSON(c))

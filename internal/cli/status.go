@@ -25,7 +25,7 @@ seconds old; source and sink are asked only whether they can be reached.
 The lag of a table is the age of its oldest change that is not in the sink, by the source's clock, and nothing if there is
 none. While the mirror does not run nobody knows of new changes: then a table counts as behind since it stopped.
 
-Exit code 1: a selected table is paused or refused.`,
+Exit code 1: a selected table is paused or refused, or the source keeps more log than retained_log.max.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			m, err := sluice.Load(args[0])
@@ -56,7 +56,11 @@ func printStatus(w io.Writer, s *mirror.Status) {
 	printSide(w, "source", s.Source)
 	printSide(w, "sink", s.Sink)
 	if s.RetainedBytes >= 0 {
-		fmt.Fprintf(w, "%s keeps %s of log at the source\n", s.Kept, view.Size(s.RetainedBytes))
+		more := ""
+		if s.TooMuchLog() {
+			more = ", more than retained_log.max, " + view.Size(s.RetainedMax)
+		}
+		fmt.Fprintf(w, "%s keeps %s of log at the source%s\n", s.Kept, view.Size(s.RetainedBytes), more)
 	}
 	if s.SpoolBytes > 0 {
 		fmt.Fprintf(w, "the spool holds %s\n", view.Size(s.SpoolBytes))
@@ -159,6 +163,7 @@ type tableStatusJSON struct {
 	PausedBy       string           `json:"paused_by"`
 	RetryAt        *time.Time       `json:"retry_at"`
 	RowsCopied     int64            `json:"rows_copied"`
+	RowsReread     int64            `json:"rows_reread"`
 	RowsEstimated  *int64           `json:"rows_estimated"`
 	ChangesApplied int64            `json:"changes_applied"`
 	LagSeconds     *float64         `json:"lag_seconds"`
@@ -179,7 +184,7 @@ func statusToJSON(s *mirror.Status) statusJSON {
 	for _, t := range s.Tables {
 		out.Tables = append(out.Tables, tableStatusJSON{
 			Table: t.Name.String(), Destination: t.Destination.String(), Phase: t.Phase, Since: known(t.Since, !t.Since.IsZero()),
-			Reason: t.Reason, Remedy: t.Remedy, PausedBy: t.PausedBy, RetryAt: known(t.RetryAt, !t.RetryAt.IsZero()), RowsCopied: t.RowsCopied,
+			Reason: t.Reason, Remedy: t.Remedy, PausedBy: t.PausedBy, RetryAt: known(t.RetryAt, !t.RetryAt.IsZero()), RowsCopied: t.RowsCopied, RowsReread: t.RowsReread,
 			RowsEstimated: known(t.RowsEstimated, t.RowsEstimated >= 0), ChangesApplied: t.ChangesApplied, LagSeconds: seconds(t.Lag),
 			LagBytes: known(t.LagBytes, t.LagBytes >= 0), LaneBytes: t.LaneBytes, Failures: t.Failures, LastError: t.LastError,
 			PolicyHits: map[string]int64{},

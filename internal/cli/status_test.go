@@ -24,7 +24,7 @@ func sampleStatus() *mirror.Status {
 	orders, items, bare := table("orders", mirror.Copying), table("items", mirror.Paused), table("bare", mirror.Refused)
 	orders.RowsCopied = 1000
 	orders.Reason = "process 7 holds it"
-	items.Progress = state.Progress{RowsCopied: 5, ChangesApplied: 12345, LaneBytes: 9, Failures: 3, LastError: "row refused"}
+	items.Progress = state.Progress{RowsCopied: 5, RowsReread: 3, ChangesApplied: 12345, LaneBytes: 9, Failures: 3, LastError: "row refused"}
 	items.Reason, items.Remedy, items.RetryAt, items.PausedBy = "row refused", "widen the column", at.Add(time.Minute), "fault"
 	bare.Reason, bare.RowsEstimated = "it has no key; ALTER TABLE ...", -1
 	return &mirror.Status{
@@ -77,7 +77,7 @@ func TestStatusAsJSONKeepsItsKeys(t *testing.T) {
 	want := `{"mirror":"shop","running":true,"pid":42,"since":null,"position":"7/1/0","lag_seconds":90,"spool_bytes":0,
 		"retained_log_bytes":3145728,"source":{"state":"reachable","error":""},"sink":{"state":"unreachable","error":"no answer within 5s"},
 		"tables":[{"table":"public.items","destination":"public.items","phase":"paused","since":null,"reason":"row refused",
-		"remedy":"widen the column","paused_by":"fault","retry_at":null,"rows_copied":5,"rows_estimated":2000,"changes_applied":12345,
+		"remedy":"widen the column","paused_by":"fault","retry_at":null,"rows_copied":5,"rows_reread":3,"rows_estimated":2000,"changes_applied":12345,
 		"lag_seconds":90,"lag_bytes":2048,"lane_bytes":9,"failures":3,"last_error":"row refused","quarantined":0,"policy_hits":{}}]}`
 	squeeze := strings.NewReplacer("\n", "", "\t", "", `": `, `":`, "  ", "")
 	if diff := cmp.Diff(squeeze.Replace(want), squeeze.Replace(b.String())); diff != "" {

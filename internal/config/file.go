@@ -120,7 +120,7 @@ type Mirror struct {
 	OnTableError      OnTableError   `yaml:"on_table_error" enum:"pause|fail" doc:"What happens when a table cannot go on: it alone pauses, or the run ends."`
 	MaxTableFailures  int            `yaml:"max_table_failures" min:"1" max:"1000" doc:"Failures in a row after which a table is paused."`
 	RetryPaused       Duration       `yaml:"retry_paused" doc:"Time after which a table that a fault paused is tried again; 0: only by hand."`
-	RetainedLog       RetainedLog    `yaml:"retained_log" later:"*" doc:"Limit for the log that the source keeps for the mirror."`
+	RetainedLog       RetainedLog    `yaml:"retained_log" doc:"Limit for the log that the source keeps for the mirror."`
 	MaxRowBytes       Size           `yaml:"max_row_bytes" min:"1KiB" max:"1GiB" later:"*" doc:"Largest row that is mirrored."`
 	Snapshot          Snapshot       `yaml:"snapshot" doc:"How tables are copied."`
 	Apply             Apply          `yaml:"apply" doc:"How changes are written."`
@@ -146,14 +146,14 @@ type Destination struct {
 // RetainedLog limits the log that the source keeps.
 type RetainedLog struct {
 	Max    Size   `yaml:"max" doc:"Bytes; 0: no limit."`
-	Action string `yaml:"action" enum:"warn|detach|drop_slot" doc:"What happens beyond the limit."`
+	Action string `yaml:"action" enum:"warn|detach|drop_slot" doc:"What happens beyond the limit: it is said; the table that holds the log back is given up and copied again; or the log is given up and every table copied again."`
 }
 
 // Snapshot is how tables are copied.
 type Snapshot struct {
 	Concurrency int      `yaml:"concurrency" min:"1" max:"64" doc:"Chunks that are copied at once over all tables; each takes a connection at both ends."`
 	ChunkRows   int64    `yaml:"chunk_rows" min:"1" max:"100000000" doc:"Rows of a chunk, about."`
-	MaxAge      Duration `yaml:"max_age" later:"*" doc:"Age at which a copy goes on under a new snapshot."`
+	MaxAge      Duration `yaml:"max_age" doc:"Age of a snapshot from which on no chunk is begun under it; the copy goes on under a new one if it can. 0: no limit."`
 }
 
 // Apply is how changes are written. A batch holds what waits when an applier is free for its table, up to the limits.
@@ -185,7 +185,7 @@ type PerTable struct {
 	Key               []string         `yaml:"key" doc:"Columns that identify a row, in place of the source's key. The source must keep them unique and NOT NULL and send them with each update and delete."`
 	Columns           []string         `yaml:"columns" doc:"Columns that are mirrored; one that is added later is not."`
 	ExcludeColumns    []string         `yaml:"exclude_columns" doc:"Columns that are left out; one that is added later is mirrored."`
-	Filter            string           `yaml:"filter" later:"*" doc:"Condition for the rows that are mirrored."`
+	Filter            string           `yaml:"filter" doc:"Condition for the rows that are mirrored: status == \"open\" and total >= 10.50."`
 	Deletes           Deletes          `yaml:"deletes" enum:"hard|soft" doc:"Whether a deleted row of the table goes, or stays with the time of its deletion."`
 	Existing          Existing         `yaml:"existing" enum:"refuse|replace|merge" doc:"What happens to the table's destination if somebody else has made it and it holds rows."`
 	SchemaChanges     SchemaChanges    `yaml:"schema_changes" enum:"follow|pause|ignore" doc:"What happens when the table's columns change."`

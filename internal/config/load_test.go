@@ -181,7 +181,7 @@ func TestFindingsNamePlaceExpectationAndNearestKey(t *testing.T) {
 		"not available value":             {head + "mirror: {on_bad_row: quarantine}\n", `5:22: mirror.on_bad_row: quarantine is not available yet; expected pause`},
 		"soft history":                    {head + "mirror: {mode: history, deletes: soft}\n", "5:9: mirror.deletes: soft goes with `mode: current` only; a history keeps every deletion"},
 		"soft history of a table":         {head + "mirror: {per_table: {a.b: {mode: history, deletes: soft}}}\n", "5:22: mirror.per_table.a.b.deletes: soft goes with `mode: current` only; a history keeps every deletion"},
-		"not available key":               {head + "mirror:\n  retained_log:\n    max: 1GiB\n", `6:3: mirror.retained_log: is not available yet`},
+		"not available key":               {head + "mirror:\n  max_row_bytes: 1MiB\n", `6:3: mirror.max_row_bytes: is not available yet`},
 		"not available per table":         {head + "mirror: {per_table: {a.b: {on_bad_row: quarantine}}}\n", `5:40: mirror.per_table.a.b.on_bad_row: quarantine is not available yet; expected pause`},
 		"no columns":                      {head + "mirror: {per_table: {a.b: {columns: []}}}\n", `5:22: mirror.per_table.a.b.columns: expected the names of columns`},
 		"not available state":             {head + "mirror: {}\nstate: {type: postgres}\n", `6:15: state.type: postgres is not available yet; expected sqlite`},

@@ -255,7 +255,7 @@ func TestSegmentStaysWhileAChangeInItIsNotApplied(t *testing.T) {
 
 func TestReaderWaitsForRoomAndGoesOn(t *testing.T) {
 	limits := roomy
-	limits.Max = 1000
+	limits.Max = 2000
 	s, l := openSpool(t, t.TempDir(), nil, limits)
 	txn := 1
 	var full *FullError
@@ -280,10 +280,10 @@ func TestReaderWaitsForRoomAndGoesOn(t *testing.T) {
 
 func TestTableAndDiskHaveLimitsOfTheirOwn(t *testing.T) {
 	limits := roomy
-	limits.Table = 1000
+	limits.Table = 2000
 	_, l := openSpool(t, t.TempDir(), nil, limits)
 	mustAppend(t, l, change(1, table1(1), "row"))
-	err := l.Append(change(2, table1(1), string(make([]byte, 2000))))
+	err := l.Append(change(2, table1(1), string(make([]byte, 4000))))
 	if full, ok := errors.AsType[*FullError](err); !ok || !full.OneTable {
 		t.Errorf("table: %v", err)
 	}

@@ -38,6 +38,10 @@ func (s *session) applyAll(ctx context.Context) error {
 	}
 }
 
+// convergingRows bounds the batches of a table that converges, about: rows of them may be read from the source with all
+// their large values.
+const convergingRows = 500
+
 // applyOne does the next that there is to do for a table: mostly, that is to apply a batch.
 func (s *session) applyOne(ctx context.Context, t *table) error {
 	if t.isHalted() {
@@ -46,10 +50,18 @@ func (s *session) applyOne(ctx context.Context, t *table) error {
 	if why := s.doomedFor(t); why != nil {
 		return s.giveUp(ctx, t, why)
 	}
-	items, err := t.lane.Take(s.Limits.BatchRows, s.Limits.BatchBytes, s.Limits.BatchAge)
+	rows := s.Limits.BatchRows
+	if t.apply.Converges() {
+		rows = min(rows, convergingRows)
+	}
+	items, err := t.lane.Take(rows, s.Limits.BatchBytes, s.Limits.BatchAge)
 	if err != nil || !applicable(items) {
 		return s.attend(ctx, t, items, err)
 	}
+	return s.applyItems(ctx, t, items)
+}
+
+func (s *session) applyItems(ctx context.Context, t *table, items []lane.Item) error {
 	begun := time.Now()
 	batch, err := t.apply.Prepare(ctx, framesOf(items))
 	if batch != nil {
@@ -114,11 +126,12 @@ func (s *session) applied(ctx context.Context, t *table, batch *apply.Batch, beg
 	}
 	at := t.apply.Checkpoint()
 	t.mu.Lock()
-	t.entry, t.meeting = at.String(), t.apply.Meeting()
+	t.entry, t.meeting, t.overlap = at.String(), t.apply.Meeting(), at.Converged()
 	if batch != nil {
 		t.total.changes += batch.Messages
 		t.total.bytesApplied += batch.Bytes
 	}
+	t.total.reread += t.apply.Reread()
 	t.failures = 0
 	t.mu.Unlock()
 	if batch != nil {
@@ -138,7 +151,7 @@ func concernsAll(err error) bool {
 // ofOneTable reports whether an error is one of a single table.
 func ofOneTable(err error) bool {
 	switch connector.KindOf(err) {
-	case connector.BadRow, connector.Constraint, connector.Gap, connector.TableFault, connector.Conflict:
+	case connector.BadRow, connector.Constraint, connector.Gap, connector.TableFault, connector.Conflict, connector.ViewLost:
 		return true
 	case connector.Setup:
 		return !concernsAll(err)
@@ -164,6 +177,8 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 			return s.copyAgain(ctx, t, err.Error())
 		}
 		return s.pause(ctx, t, err)
+	case connector.ViewLost: // rows that it was to read from the source have other columns
+		return s.copyAgain(ctx, t, err.Error())
 	}
 	pause, wait := s.failed(t, err)
 	if pause {
@@ -212,10 +227,11 @@ func (s *session) copyAgain(ctx context.Context, t *table, why string) error {
 	return nil
 }
 
-// invalidate makes it durable that a table's stored rows are not good to go on from: the log may pass it now.
+// invalidate makes it durable that a table's stored rows, or its unfinished copy, are not good to go on from: the log may
+// pass it now.
 func (s *session) invalidate(ctx context.Context, t *table) error {
 	if t.apply == nil {
-		return nil // no copy of it is in place
+		return s.abandon(ctx, t)
 	}
 	at := t.apply.Checkpoint()
 	at.Ready = false
@@ -223,7 +239,7 @@ func (s *session) invalidate(ctx context.Context, t *table) error {
 		return err
 	}
 	t.mu.Lock()
-	t.apply, t.entry, t.meeting = nil, at.String(), false
+	t.apply, t.entry, t.meeting, t.overlap = nil, at.String(), false, nil
 	t.mu.Unlock()
 	return nil
 }

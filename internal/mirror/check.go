@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/sluicehq/sluice/connector"
@@ -51,16 +52,16 @@ func (c *Check) refuse(side string, table schema.Name, reason string) {
 }
 
 // MakeCheck looks at both sides, at the one also if the other cannot be reached. It changes nothing.
-func MakeCheck(ctx context.Context, sides Sides, sel Selector) *Check {
+func MakeCheck(ctx context.Context, sides Sides, sel Selector, retainedMax int64) *Check {
 	c := &Check{}
-	tables, origin, err := c.checkSource(ctx, sides, sel)
+	tables, origin, err := c.checkSource(ctx, sides, sel, retainedMax)
 	c.SourceErr = err
 	c.SinkErr = c.checkSink(ctx, sides, tables, origin, sel)
 	return c
 }
 
 // checkSource returns the tables that are selected and that the source can give, and the name of its database.
-func (c *Check) checkSource(ctx context.Context, sides Sides, sel Selector) (able []*schema.Table, origin string, err error) {
+func (c *Check) checkSource(ctx context.Context, sides Sides, sel Selector, retainedMax int64) (able []*schema.Table, origin string, err error) {
 	source, err := sides.Source(ctx)
 	if err != nil {
 		return nil, "", err
@@ -96,12 +97,34 @@ func (c *Check) checkSource(ctx context.Context, sides Sides, sel Selector) (abl
 			return able, origin, err
 		}
 	}
+	c.checkRetained(ctx, source, able, retainedMax)
 	for _, t := range found {
 		if refused[t] != "" {
 			c.refuse("source", t.Name, refused[t])
 		}
 	}
 	return able, origin, nil
+}
+
+// checkRetained looks whether the source keeps too much log for the mirror. Where it keeps none yet nothing is wrong.
+func (c *Check) checkRetained(ctx context.Context, source connector.Source, tables []*schema.Table, limit int64) {
+	retainer, ok := source.(connector.Retainer)
+	if !ok || limit == 0 {
+		return
+	}
+	logs := map[string]bool{}
+	for _, t := range tables {
+		logs[t.Log] = true
+	}
+	for log := range logs {
+		kept, err := retainer.Retained(ctx, log)
+		if err == nil && kept.Bytes > limit {
+			c.add("source", connector.Problem{
+				What: fmt.Sprintf("%s keeps %d bytes of log, more than retained_log.max, %d", kept.By, kept.Bytes, limit),
+				Fix:  "run the mirror, which frees what it has mirrored; or `sluice teardown`, if there will be no more runs",
+			})
+		}
+	}
 }
 
 func (c *Check) checkSink(ctx context.Context, sides Sides, tables []*schema.Table, origin string, sel Selector) error {

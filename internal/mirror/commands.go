@@ -198,8 +198,12 @@ func (s *session) pauseFor(ctx context.Context, o *order, t *table) error {
 		if !t.halt() {
 			return nil
 		}
-		outcome += s.park(t, "paused by "+o.AskedBy)
+		more, err := s.park(ctx, t, "paused by "+o.AskedBy)
 		s.release(t)
+		if err != nil {
+			return err
+		}
+		outcome += more
 		s.Log.Info("table is paused", "table", t.name().String(), "by", o.AskedBy)
 		s.event(ctx, t.name(), "paused", "by "+o.AskedBy)
 	}
@@ -215,32 +219,45 @@ func (s *session) pauseFor(ctx context.Context, o *order, t *table) error {
 }
 
 // park makes a table Paused by a person that nobody works on, and says what that means for its copy.
-func (s *session) park(t *table, reason string) (more string) {
-	s.stand(t)
-	if t.inPlace() == nil {
+func (s *session) park(ctx context.Context, t *table, reason string) (more string, err error) {
+	if err := s.stand(ctx, t); err != nil {
+		return "", err
+	}
+	switch {
+	case t.inPlace() != nil:
+	case t.goesOn():
+		more = "; `sluice resume` goes on with its copy"
+	default:
 		more = "; `sluice resume` copies it from the start"
 	}
 	t.setPhase(Paused, reason, "`sluice resume` takes it up again")
 	t.mu.Lock()
 	t.pausedBy = byPerson
 	t.mu.Unlock()
-	return more
+	return more, nil
 }
 
 // stand prepares the lane of a table for a pause. If its rows are in place its lane goes on taking changes in; where there
 // is no spool for them, or the stream does not deliver them, the log is read again from where the table stands when it goes
-// on. A table without its rows in place needs nothing of the log.
-func (s *session) stand(t *table) {
+// on. A table without its rows in place needs nothing of the log, unless its copy can be gone on with and there is a spool
+// for what comes until then.
+func (s *session) stand(ctx context.Context, t *table) error {
 	t.mu.Lock()
 	inPlace, delivered, paused := t.apply != nil, t.joined, t.phase == Paused
+	begun := t.unfinished != nil && len(t.unfinished.missing) < t.unfinished.chunks
 	t.mu.Unlock()
 	switch {
 	case paused: // its lane is as it must be
+	case !inPlace && begun && delivered && s.spool != nil:
 	case !inPlace:
+		if err := s.abandon(ctx, t); err != nil {
+			return err
+		}
 		t.log.forget(t)
 	case s.spool == nil || !delivered:
 		t.lane.Hold(t.log.last.Load().UpTo)
 	}
+	return nil
 }
 
 // resumeFor takes up a paused table, and waits until it has caught up.

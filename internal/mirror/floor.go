@@ -49,8 +49,9 @@ func parseFloor(text string) (floorRecord, error) {
 	return f, nil
 }
 
-func (s *session) stateFloors(ctx context.Context) (floors, error) {
-	text, err := s.Store.Floor(ctx)
+// readFloors returns the floors as the state has them; nil: there are none.
+func readFloors(ctx context.Context, store Store) (floors, error) {
+	text, err := store.Floor(ctx)
 	if err != nil || text == "" {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/apply"
-	"github.com/sluicehq/sluice/schema"
 )
 
 const (
@@ -70,13 +68,19 @@ func (s *session) copyUntilReady(ctx context.Context, t *table) error {
 		if err == nil || ctx.Err() != nil || concernsAll(err) {
 			return err
 		}
+		if t.progressed() {
+			lost = 0
+		}
+		if errors.Is(err, errAged) && t.goesOn() {
+			continue
+		}
 		switch connector.KindOf(err) {
 		case connector.ViewLost:
 			if lost++; lost == viewTries {
 				return s.pause(ctx, t, fmt.Errorf("copied %d times, each time its view was lost: %w", lost, err))
 			}
 			s.observed.noteError(err)
-			s.Log.Info("copy begins again", "table", t.name().String(), "reason", err)
+			s.Log.Info("copy lost its view", "table", t.name().String(), "reason", err)
 		case connector.TableFault, connector.Conflict:
 			if pause, _ := s.failed(t, err); pause {
 				return s.pause(ctx, t, err)
@@ -109,45 +113,77 @@ func (s *session) copyUntilReady(ctx context.Context, t *table) error {
 }
 
 // copyTable is the join: the lane opens; then the snapshot is taken, which waits for all who wrote before; then the rows
-// are copied; then they are put in place together with the checkpoint, and the lane is applied behind them.
+// are copied; then they are put in place together with the checkpoint, and the lane is applied behind them. A copy that
+// was cut off goes on with the chunks that it lacks, if it may.
 func (s *session) copyTable(ctx context.Context, t *table) error {
-	t.mu.Lock()
-	t.overrun, t.landing = false, false
-	t.mu.Unlock()
-	t.setPhase(Copying, "", "")
-	from, err := t.log.join(ctx, t)
+	from, err := s.openCopy(ctx, t)
 	if err != nil {
 		return err
 	}
-	s.saveRecords(ctx, t)
-	s.Log.Info("copy begins", "table", t.name().String(), "rows", t.planned.table.Rows)
-	s.event(ctx, t.name(), "copying", "")
-	snap, err := s.snapshot(ctx, t)
+	at, err := s.copyRows(ctx, t, from)
 	if err != nil {
-		return err
-	}
-	defer snap.Close()
-	until, err := s.source.Head(ctx, t.log.name)
-	if err != nil {
-		return err
-	}
-	at, err := s.beginCopy(ctx, t, from, snap.Token(), until)
-	if err != nil {
-		return err
-	}
-	if err := s.copyChunks(ctx, t, snap); err != nil {
 		return err
 	}
 	if err := t.land(); err != nil {
 		return err
 	}
 	at.Ready = true
-	entries := t.endChunks()
+	entries := t.deletions()
 	entries[apply.Key(t.id)], entries[versionKey(t.id)] = at.String(), t.planned.table.Describe()
 	if err := s.putInPlace(ctx, t, entries); err != nil {
 		return err
 	}
+	t.deleted(entries)
 	return s.startApplying(ctx, t, at)
+}
+
+// openCopy opens the lane, which stays open if the copy is gone on with. It returns the position from which on changes
+// are delivered.
+func (s *session) openCopy(ctx context.Context, t *table) (connector.Positions, error) {
+	if err := t.opening.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer t.opening.Release(1)
+	t.mu.Lock()
+	t.overrun, t.landing = false, false
+	t.mu.Unlock()
+	t.setPhase(Copying, "", "")
+	from, err := t.log.join(ctx, t)
+	if err != nil {
+		if kind := connector.KindOf(err); kind == connector.Unavailable || ctx.Err() != nil {
+			return nil, err // the next session looks at what there is
+		}
+		return nil, errors.Join(err, s.abandon(ctx, t)) // it may not be delivered any more
+	}
+	s.saveRecords(ctx, t)
+	return from, nil
+}
+
+// copyRows loads what is missing of the copy under one snapshot, which is let go at once when that is done or the snapshot
+// is too old. It returns the checkpoint that the copy stands for.
+func (s *session) copyRows(ctx context.Context, t *table, from connector.Positions) (at apply.Checkpoint, err error) {
+	snap, err := s.snapshot(ctx, t)
+	if err != nil {
+		return at, err
+	}
+	defer snap.Close()
+	taken := time.Now()
+	until, err := s.source.Head(ctx, t.log.name)
+	if err != nil {
+		return at, err
+	}
+	c, err := s.carryOn(ctx, t, snap, until)
+	if err == nil && c == nil {
+		c, err = s.beginCopy(ctx, t, from, snap, until)
+	}
+	if err != nil {
+		return at, err
+	}
+	err = s.copyChunks(ctx, t, snap, c, taken)
+	if errors.Is(err, errAged) && !t.goesOn() {
+		err = s.aged(t, c)
+	}
+	return c.at, err
 }
 
 // snapshot opens the view, and says meanwhile for whom it waits.
@@ -168,107 +204,97 @@ func (s *session) snapshot(ctx context.Context, t *table) (connector.Snapshot, e
 }
 
 // beginCopy makes the table that the copy is loaded into, and the entry that names the snapshot, before a row is read.
-func (s *session) beginCopy(ctx context.Context, t *table, from connector.Positions, token string, until connector.Positions) (apply.Checkpoint, error) {
+// What there is of an earlier copy goes.
+func (s *session) beginCopy(
+	ctx context.Context, t *table, from connector.Positions, snap connector.Snapshot, until connector.Positions,
+) (*unfinished, error) {
 	t.mu.Lock()
 	target := *t.planned.target
 	t.copy = max(t.copy, target.Copy) + 1
 	target.Copy = t.copy
 	t.planned.target = &target
+	t.total.rowsCopied, t.total.copied = 0, 0
 	t.mu.Unlock()
 	at := apply.Checkpoint{
 		Table: t.planned.table.Name.String(), Settings: settingsOf(&target, t.planned.settings), Fingerprint: versionOf(t.planned.table),
-		Copy: target.Copy, Token: token,
+		Copy: target.Copy, Token: snap.Token(),
 	}
 	for part, p := range from {
 		at.Part, at.Position, at.Until = part, p, until[part]
 	}
-	if err := s.sink.Create(ctx, &target); err != nil {
-		return at, err
-	}
-	entries := t.endChunks()
+	entries := t.deletions()
 	entries[apply.Key(t.id)] = at.String()
-	return at, s.commit(ctx, entries)
+	if err := s.commit(ctx, entries); err != nil { // before the rows of the earlier copy go
+		return nil, err
+	}
+	t.deleted(entries)
+	if err := s.sink.Create(ctx, &target); err != nil {
+		return nil, err
+	}
+	s.Log.Info("copy begins", "table", t.name().String(), "rows", t.planned.table.Rows)
+	s.event(ctx, t.name(), "copying", "")
+	return s.planCopy(ctx, t, snap, at)
 }
 
-// chunkKey is the key of the entry that says, from the transaction on that loaded it, that a chunk of the copy under way
-// is complete.
-func chunkKey(id schema.ID, chunk int) string { return fmt.Sprintf("%s%s/%d", chunkPrefix, id, chunk) }
-
-const chunkPrefix = "chunk/"
-
-// chunkTable returns the table of the entry of a chunk.
-func chunkTable(key string) (schema.ID, bool) {
-	text, ok := strings.CutPrefix(key, chunkPrefix)
-	if !ok {
-		return "", false
-	}
-	return schema.ID(text[:max(strings.LastIndexByte(text, '/'), 0)]), true
-}
-
-// endChunks returns what deletes the entries of the chunks of the last copy begun.
-func (t *table) endChunks() map[string]string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	entries := map[string]string{}
-	for _, key := range t.chunks {
-		entries[key] = ""
-	}
-	t.chunks = nil
-	return entries
-}
-
-// copyChunks loads all chunks, several at once as chunk readers are free.
-func (s *session) copyChunks(ctx context.Context, t *table, snap connector.Snapshot) error {
-	waiting, err := snap.Chunks(ctx, s.chunkRows(t.planned.table))
-	if err != nil {
-		return err
-	}
+// copyChunks loads the chunks that are missing, several at once as chunk readers are free. It returns errAged if some are
+// left when the snapshot, taken at that time, is too old to begin another one.
+func (s *session) copyChunks(ctx context.Context, t *table, snap connector.Snapshot, c *unfinished, taken time.Time) error {
 	var mu sync.Mutex
 	var unsure error // of a commit that may have happened
-	next := func() (connector.Chunk, bool) {
+	begun := false
+	next := func() (chunk connector.Chunk, ok, more bool) {
 		mu.Lock()
 		defer mu.Unlock()
-		if len(waiting) == 0 {
-			return connector.Chunk{}, false
+		if begun && s.Limits.ViewAge > 0 && time.Since(taken) >= s.Limits.ViewAge {
+			return chunk, false, false
 		}
-		c := waiting[0]
-		waiting = waiting[1:]
-		return c, true
+		begun = true // one at least, or a copy would never end
+		return t.take(c)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	var work func() error
 	work = func() error {
-		for c, ok := next(); ok; c, ok = next() {
-			mu.Lock()
-			more := len(waiting) > 0
-			mu.Unlock()
+		for {
+			chunk, ok, more := next()
+			if !ok {
+				return nil
+			}
 			if more && s.copies.TryAcquire(1) {
 				g.Go(func() error {
 					defer s.copies.Release(1)
 					return work()
 				})
 			}
-			if err := s.copyChunk(ctx, t, snap, c); err != nil {
-				if connector.KindOf(err) == connector.Unavailable {
-					mu.Lock()
-					unsure = err
-					mu.Unlock()
-				}
-				return err
+			err := s.copyChunk(ctx, t, snap, c, chunk)
+			if err == nil {
+				continue
 			}
+			t.putBack(c, chunk)
+			if connector.KindOf(err) == connector.Unavailable {
+				mu.Lock()
+				unsure = err
+				mu.Unlock()
+			}
+			return err
 		}
-		return nil
 	}
 	g.Go(work)
-	if err := g.Wait(); unsure == nil {
+	err := g.Wait()
+	switch {
+	case unsure != nil:
+		return unsure // even if another chunk's error came first: the copy cannot begin again in this session
+	case err != nil:
 		return err
+	case t.lacks(c) > 0:
+		s.Log.Info("snapshot is let go for its age", "table", t.name().String(), "missing", t.lacks(c), "chunks", c.chunks)
+		return errAged
 	}
-	return unsure // even if another chunk's error came first: the copy cannot begin again in this session
+	return nil
 }
 
 // copyChunk loads one chunk, all of it or nothing, with its record.
-func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapshot, c connector.Chunk) error {
-	reader, err := snap.Read(ctx, c)
+func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapshot, c *unfinished, chunk connector.Chunk) error {
+	reader, err := snap.Read(ctx, chunk)
 	if err != nil {
 		return err
 	}
@@ -288,25 +314,20 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	if err != nil {
 		return err
 	}
-	n, bytes, err := load(ctx, tx, t.planned.target, reader)
+	n, bytes, err := s.load(ctx, tx, &t.planned, reader)
 	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
-	key := chunkKey(t.id, c.ID)
+	key := chunkKey(t.id, chunk.ID)
 	if err := s.commitWhole(ctx, tx, map[string]string{key: fmt.Sprint(n)}); err != nil {
 		return err
 	}
-	t.mu.Lock()
-	t.chunks = append(t.chunks, key)
-	t.total.rowsCopied += n
-	t.total.bytesCopied += bytes
-	t.total.copied += n
-	t.mu.Unlock()
+	t.loaded(c, key, n, bytes)
 	return nil
 }
 
-// load returns how many rows it has loaded, and their bytes in memory.
-func load(ctx context.Context, tx connector.Tx, target *connector.Target, reader connector.RowReader) (n, bytes int64, err error) {
+// load returns how many rows it has loaded, and the bytes in memory of all that it has read.
+func (s *session) load(ctx context.Context, tx connector.Tx, p *planned, reader connector.RowReader) (n, bytes int64, err error) {
 	for {
 		rows, err := reader.Next(ctx)
 		if errors.Is(err, io.EOF) {
@@ -315,16 +336,28 @@ func load(ctx context.Context, tx connector.Tx, target *connector.Target, reader
 		if err != nil {
 			return n, bytes, err
 		}
-		n += int64(rows.Len())
 		for _, column := range rows.Values.Columns() {
 			bytes += int64(column.Data().SizeInBytes())
 		}
-		err = tx.Load(ctx, target, rows)
+		loaded, err := s.loadRows(ctx, tx, p, rows)
 		rows.Release()
 		if err != nil {
 			return n, bytes, err
 		}
+		n += loaded
 	}
+}
+
+func (s *session) loadRows(ctx context.Context, tx connector.Tx, p *planned, rows *connector.Rows) (int64, error) {
+	if p.keep != nil {
+		kept, err := apply.Keep(ctx, s.Alloc, p.keep, rows)
+		if err != nil || kept == nil {
+			return 0, err
+		}
+		defer kept.Release()
+		rows = kept
+	}
+	return int64(rows.Len()), tx.Load(ctx, p.target, rows)
 }
 
 // putInPlace ends the copy. Readers of the old rows may hold their table for a while: that is waited for, the copy is
@@ -350,12 +383,13 @@ func (s *session) startApplying(ctx context.Context, t *table, at apply.Checkpoi
 	if err != nil {
 		return err
 	}
-	applier, err := apply.NewTable(t.planned.target, at, nil, s.source, s.sink, s.Alloc)
+	applier, err := apply.NewTable(t.planned.target, t.planned.keep, at, nil, s.source, s.sink, s.Alloc)
 	if err != nil {
 		return err
 	}
 	t.mu.Lock()
-	t.apply, t.goal, t.failures, t.rests, t.entry = applier, goal, 0, time.Time{}, at.String()
+	t.overruns = 0
+	t.apply, t.goal, t.failures, t.rests, t.entry, t.overlap = applier, goal, 0, time.Time{}, at.String(), at.Converged()
 	t.mu.Unlock()
 	t.setPhase(CatchingUp, "", "")
 	rows := t.rowsOfCopy()

@@ -46,9 +46,10 @@ type Options struct {
 	Spool   string // folder where lanes go beyond memory; "": nowhere, the reader waits
 	Once    bool   // end when each table has passed the end of the log as it was when its copy was done, or at the start
 
-	FollowNew   bool // tables found later that Select takes are mirrored too
-	ResyncOnGap bool // copy all tables anew when the log lacks what is needed; else stop and say so
-	FailOnTable bool // a table's fault ends the run; else the table pauses
+	OnRetained  RetainedAction // when the source keeps more log than Limits.RetainedBytes
+	FollowNew   bool           // tables found later that Select takes are mirrored too
+	ResyncOnGap bool           // copy all tables anew when the log lacks what is needed; else stop and say so
+	FailOnTable bool           // a table's fault ends the run; else the table pauses
 
 	Monitor *Monitor // shows how the run stands; nil: nobody asks
 
@@ -60,6 +61,7 @@ type Options struct {
 type Limits struct {
 	CopyWorkers   int           // chunks read at once, over all tables
 	ChunkRows     int64         // rows a chunk, about
+	ViewAge       time.Duration // of a snapshot, from which on no chunk is begun under it; 0: no limit
 	Appliers      int           // batches written at once
 	BatchRows     int           // row messages a batch, about
 	BatchBytes    int64         // bytes of frames a batch, about
@@ -70,6 +72,7 @@ type Limits struct {
 	SpoolTable    int64         // bytes of one table there; 0: no limit of its own
 	SpoolFree     int64         // bytes of the disk that the spool leaves free, or 5 % of it if that is less
 	SpoolSync     time.Duration // how often the spool is forced to disk while it counts as durable
+	RetainedBytes int64         // log that the source may keep for the mirror; 0: no limit
 	DurableBytes  int64         // log retained at the source beyond which the spool counts as durable; 0: always
 	DurableAge    time.Duration // or its age; 0: always
 	TableFailures int           // faults of a table in a row before it pauses
@@ -84,7 +87,7 @@ type Limits struct {
 // DefaultLimits returns the limits of a mirror without settings.
 func DefaultLimits() Limits {
 	return Limits{
-		CopyWorkers: 4, ChunkRows: 100_000, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, BatchAge: time.Second,
+		CopyWorkers: 4, ChunkRows: 100_000, ViewAge: time.Hour, Appliers: 8, BatchRows: 10_000, BatchBytes: 16 << 20, BatchAge: time.Second,
 		LaneBytes: 32 << 20, LaneMemory: 4 << 20, SpoolBytes: 10 << 30, SpoolFree: 1 << 30, SpoolSync: time.Second, DurableBytes: 1 << 30, DurableAge: 10 * time.Minute,
 		TableFailures: 3, RetryPaused: 5 * time.Minute, DiscoverEvery: 5 * time.Minute, FloorEvery: 5 * time.Second,
 		DrainFor: 30 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 30 * time.Second,
@@ -117,7 +120,12 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 				m.Log.Debug("closed with an error", "error", closeErr)
 			}
 		}
-		if m.ResyncOnGap && !m.fresh && ctx.Err() == nil && connector.KindOf(err) == connector.Gap {
+		if passes(err) && ctx.Err() == nil {
+			if tooMuch := m.guardMeanwhile(ctx); tooMuch != nil {
+				err = tooMuch
+			}
+		}
+		if m.startsOver(err) && ctx.Err() == nil {
 			if err = m.startOver(ctx, err); err == nil {
 				continue
 			}
@@ -177,17 +185,19 @@ type runner struct {
 	observed observed
 
 	selecting sync.Mutex // guards Selector
+	overLimit bool       // the source keeps too much log, as last seen
 	later     bool       // a session has begun before: what a fault paused since is tried again when its time has come
 }
 
 // totals counts what a run did for one table.
 type totals struct {
-	rowsCopied, changes       int64
-	bytesCopied, bytesApplied int64
+	rowsCopied, changes, reread int64 // rowsCopied: of the newest copy
+	bytesCopied, bytesApplied   int64
 
 	copied  int64 // rows of the newest copy, of an earlier run too
 	before  int64 // changes that earlier runs applied
-	resumed bool  // copied and before are those of earlier runs
+	readOld int64 // rows that earlier runs read again
+	resumed bool  // copied, before and readOld are those of earlier runs
 }
 
 func (m *runner) outcome() *Summary {
@@ -204,10 +214,17 @@ func (m *runner) total(id schema.ID) *totals {
 	return m.totals[id]
 }
 
+// startsOver reports whether an error is answered by a new start of the log. Who lets it be dropped when it is too much also
+// wants what follows from that, at the next start of the process too.
+func (m *runner) startsOver(err error) bool {
+	gap := connector.KindOf(err) == connector.Gap && (m.ResyncOnGap || m.OnRetained == DropRetained && m.Limits.RetainedBytes > 0)
+	return errors.Is(err, errTooMuchLog) || gap && !m.fresh
+}
+
 // startOver forgets the log's position, after a gap: what the source kept for us is dropped and made anew, and every
 // table is copied again.
 func (m *runner) startOver(ctx context.Context, gap error) error {
-	m.Log.Warn("the log has a gap, copying every table anew", "error", gap)
+	m.Log.Warn("the log is given up, copying every table anew", "error", gap)
 	id, err := m.Store.MirrorID(ctx)
 	if err != nil {
 		return err
@@ -223,6 +240,7 @@ func (m *runner) startOver(ctx context.Context, gap error) error {
 		}
 	}
 	m.fresh = true
+	m.overLimit = false
 	m.event(ctx, schema.Name{}, "gap", gap.Error())
 	return nil
 }

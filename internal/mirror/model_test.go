@@ -35,6 +35,7 @@ func TestNothingIsLostOrDoubledUnderRandomFaults(t *testing.T) {
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
+	seen := map[string]int{}
 	for i := range *modelSchedules {
 		seed := seed + uint64(i)
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
@@ -44,8 +45,18 @@ func TestNothingIsLostOrDoubledUnderRandomFaults(t *testing.T) {
 					m.runAndCrash(1 + m.rng.IntN([]int{150, 600}[m.rng.IntN(2)]))
 				}
 				m.finish()
+				for _, e := range m.state.events {
+					seen[e.Kind]++
+				}
+				seen["row read again"] += int(m.reread)
 			})
 		})
+	}
+	t.Logf("%v", seen)
+	for _, must := range []string{"copy_resumed", "row read again"} {
+		if seen[must] == 0 && *modelSchedules >= 100 {
+			t.Errorf("no schedule came to %q", must)
+		}
 	}
 }
 
@@ -86,8 +97,10 @@ type model struct {
 	state  *modelState
 	faults *connectortest.Faults // of the process that runs
 	calm   bool                  // no faults but the crash
+	moving bool                  // many rows move to other keys, and no table is emptied, so that a copy can go on
 	spool  string                // its folder
 	limits Limits                // of all its processes
+	reread int                   // times that rows were read by their key
 	single bool                  // the sink has one writer
 	keyed  []schema.Name
 	append []schema.Name // history tables
@@ -107,6 +120,7 @@ func newModel(t *testing.T, seed uint64) *model {
 		rng: rand.New(rand.NewPCG(seed, 1)), spool: t.TempDir(),
 	}
 	m.setLimits()
+	m.moving = m.rng.IntN(2) == 0
 	m.db.PieceRows, m.db.RunCommits, m.db.BatchRows = 1+m.rng.IntN(4), 1+m.rng.IntN(4), 1+m.rng.IntN(3)
 	m.db.FromAck = m.rng.IntN(2) == 0
 	m.db.OnWait = func(_ schema.Name, holders []*connectortest.Txn) { m.endOneOf(holders) }
@@ -134,6 +148,7 @@ func newModel(t *testing.T, seed uint64) *model {
 // runAndCrash runs a mirror until it crashes at a step, or the writers of this run are done; step 0 never crashes.
 func (m *model) runAndCrash(step int) {
 	m.faults = new(connectortest.Faults)
+	defer func(f *connectortest.Faults) { m.reread += f.Count(connectortest.CallFind) }(m.faults)
 	m.faults.CrashAt(step)
 	m.faults.OnStep = func(int) { m.step() }
 	m.mu.Lock()
@@ -176,10 +191,14 @@ func (m *model) addFaults() {
 	calls := []connectortest.Call{
 		connectortest.CallNext, connectortest.CallAdd, connectortest.CallSnapshot, connectortest.CallRead, connectortest.CallReadNext,
 		connectortest.CallAck, connectortest.CallLoad, connectortest.CallWrite, connectortest.CallReady, connectortest.CallCreate,
-		connectortest.CallBegin, connectortest.CallHead, connectortest.CallClaim,
+		connectortest.CallBegin, connectortest.CallHead, connectortest.CallClaim, connectortest.CallFind,
 	}
 	for range m.rng.IntN(4) {
 		m.faults.Refuse(calls[m.rng.IntN(len(calls))], 1+m.rng.IntN(12), connector.Unavailable)
+	}
+	for range m.rng.IntN(4) { // a view that is lost, of a table that may go on under another one or not
+		lost := []connectortest.Call{connectortest.CallRead, connectortest.CallReadNext, connectortest.CallSnapshot}
+		m.faults.Refuse(lost[m.rng.IntN(len(lost))], 1+m.rng.IntN(12), connector.ViewLost)
 	}
 	if m.rng.IntN(3) == 0 {
 		m.faults.Refuse(connectortest.CallCommit, 1+m.rng.IntN(20), connector.Conflict)
@@ -204,6 +223,7 @@ func (m *model) finish() {
 	m.open = nil
 	m.mu.Unlock()
 	m.faults = new(connectortest.Faults)
+	m.limits.ViewAge = 0 // what has one view alone for its copy may have it
 	for _, name := range slices.Concat(m.keyed, m.append) {
 		m.state.give(state.Resume, name)
 	}
@@ -243,6 +263,9 @@ func (m *model) setLimits() {
 	}
 	if m.rng.IntN(2) == 0 {
 		m.limits.DurableBytes = 0
+	}
+	if m.rng.IntN(2) == 0 {
+		m.limits.ViewAge = time.Duration(1+m.rng.IntN(30)) * time.Millisecond
 	}
 	m.single = m.rng.IntN(2) == 0
 }
@@ -380,7 +403,11 @@ func (m *model) change(tx *connectortest.Txn, name schema.Name) {
 	value := fmt.Sprintf("v%d", m.writes)
 	big := []string{fmt.Sprintf("b%d", m.writes), connectortest.Unsent, connectortest.Unsent, connectortest.Null}[m.rng.IntN(4)]
 	var err error
-	switch n := m.rng.IntN(40); {
+	n := m.rng.IntN(40)
+	if m.moving && (n < 26 && m.rng.IntN(2) == 0 || n == 39) {
+		n, big = 26, connectortest.Unsent
+	}
+	switch {
 	case name.Table == "keyless" && n > 0, n < 16:
 		if big == connectortest.Unsent {
 			big = "b" + value

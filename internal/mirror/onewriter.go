@@ -127,9 +127,16 @@ func (g *grouper) prepareOne(ctx context.Context, t *table, rows int, bytes int6
 		g.do(t, func() error { return g.giveUp(ctx, t, why) })
 		return nil, nil
 	}
+	if t.apply.Converges() {
+		rows = min(rows, convergingRows)
+	}
 	items, err := t.lane.Take(rows, bytes, age)
 	if err != nil || !applicable(items) {
 		g.do(t, func() error { return g.attend(ctx, t, items, err) })
+		return nil, nil
+	}
+	if t.apply.MayRead() {
+		g.do(t, func() error { return g.applyItems(ctx, t, items) })
 		return nil, nil
 	}
 	begun := time.Now()

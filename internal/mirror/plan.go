@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/apply"
+	"github.com/sluicehq/sluice/internal/filter"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -19,6 +20,7 @@ import (
 type planned struct {
 	table    *schema.Table     // as the source has it
 	target   *connector.Target // nil if refused; its Table is what is mirrored of table
+	keep     *filter.Filter    // which of its rows are mirrored; nil: all
 	settings Settings
 	refused  string // why, and what to do
 }
@@ -95,7 +97,7 @@ func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.
 		p.refused = e.Error()
 		return p, nil
 	}
-	p.target = target
+	p.target, p.keep = target, chosen.keep
 	return p, err
 }
 
@@ -216,6 +218,7 @@ func describe(p planned) TablePlan {
 		d.Action = "refuse"
 		return d
 	}
+	d.Filter = p.settings.Filter
 	if p.target.History {
 		d.Mode = "history"
 	}
@@ -263,6 +266,9 @@ func settingsOf(t *connector.Target, s Settings) string {
 	}
 	if s.ExcludeColumns != nil {
 		text += fmt.Sprintf(", exclude_columns %q", s.ExcludeColumns)
+	}
+	if s.Filter != "" {
+		text += fmt.Sprintf(", filter %q", s.Filter)
 	}
 	if t.SoftDelete {
 		text += ", deletes soft"

@@ -131,7 +131,7 @@ func (t *table) told(p state.Progress) {
 // progress is how far the table is. The caller holds t.mu.
 func (t *table) progress() state.Progress {
 	return state.Progress{
-		RowsCopied: t.total.copied, ChangesApplied: t.total.before + t.total.changes, BehindSince: t.behind.since,
+		RowsCopied: t.total.copied, RowsReread: t.total.readOld + t.total.reread, ChangesApplied: t.total.before + t.total.changes, BehindSince: t.behind.since,
 		BehindBytes: t.behind.bytes, LaneBytes: t.lane.Bytes() + t.lane.SpoolBytes(), Failures: t.failures, LastError: t.lastErr,
 	}
 }
@@ -139,7 +139,7 @@ func (t *table) progress() state.Progress {
 // resume takes over what earlier runs have counted.
 func (n *totals) resume(saved state.Progress) {
 	if !n.resumed {
-		n.resumed, n.copied, n.before = true, saved.RowsCopied, saved.ChangesApplied
+		n.resumed, n.copied, n.before, n.readOld = true, saved.RowsCopied, saved.ChangesApplied, saved.RowsReread
 	}
 }
 

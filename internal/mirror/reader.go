@@ -412,7 +412,8 @@ func (s *session) takeIn(ctx context.Context, p planned) error {
 	if was != nil && was.stillRefused(p) {
 		return nil
 	}
-	t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now(), phase: Pending}
+	t := s.newTable(p)
+	t.phase = Pending
 	if was == nil {
 		t.total.resume(state.Progress{})
 	} else {

@@ -65,8 +65,10 @@ func TestSlowTablesHoldHalfOfTheAppliersAtMostAndLeaveTheClassWhenTheyAreQuickAg
 		for _, s := range slow {
 			q.push(s, time.Time{})
 		}
-		if pop() == nil || pop() == nil || pop() != nil {
-			t.Fatal("slow tables do not have half of the appliers")
+		for i, want := range []*table{slow[0], slow[1], nil} {
+			if got := pop(); got != want {
+				t.Fatalf("applier %d has %v; want two slow tables with appliers, and no more", i, got)
+			}
 		}
 		quick := &table{id: "quick"}
 		q.push(quick, time.Now())

@@ -18,15 +18,18 @@ type evidence struct {
 	settings    string            // as configured now
 	fingerprint string            // of the version that its rows are stored under, as far as that is known, else the present one
 	renamed     bool              // it has another name than its rows are stored under
+	unfinished  *unfinished       // the copy that the sink's entries say was begun; nil: none that can be gone on with
+	newest      int               // the newest copy that the state knows of
 }
 
 // action is what a session does with a table.
 type action uint8
 
 const (
-	resume action = iota // go on from the entry
-	recopy               // copy it (again)
-	refuse               // leave it alone until a person has acted
+	resume  action = iota // go on from the entry
+	carryOn               // go on with the copy that was begun
+	recopy                // copy it (again)
+	refuse                // leave it alone until a person has acted
 )
 
 // reconcile decides what to do with a table, and why where it is not to go on.
@@ -38,6 +41,8 @@ func reconcile(e evidence, compare func(a, b connector.Position) (int, error)) (
 		return recopy, "the sink has no checkpoint of it any more: the sink was recreated", nil
 	case e.fresh:
 		return recopy, "the log starts anew", nil
+	case !e.entry.Ready && e.copyGoesOn():
+		return carryOn, "", nil
 	case !e.entry.Ready:
 		return recopy, "its last copy was interrupted, or it was left out since", nil
 	case e.entry.Settings != e.settings && e.renamed:
@@ -75,4 +80,11 @@ func olderUnless(newer bool) (action, string, error) {
 		return resume, "", nil
 	}
 	return recopy, "the sink holds an older state of it than was seen there before: the sink was restored", nil
+}
+
+// copyGoesOn reports whether the chunks that the sink has of a copy are those that were loaded last, of the table as it is.
+func (e *evidence) copyGoesOn() bool {
+	restored := e.sinkBehind || e.newest > e.entry.Copy || e.saved != nil && e.saved.Ready && e.saved.Copy >= e.entry.Copy
+	return e.unfinished != nil && len(e.unfinished.missing) < e.unfinished.chunks && !restored && e.copy < e.entry.Copy &&
+		e.entry.Settings == e.settings && e.entry.Fingerprint == e.fingerprint
 }

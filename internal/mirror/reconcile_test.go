@@ -15,6 +15,16 @@ func at(position connector.Position, count int64) *apply.Checkpoint {
 	return &apply.Checkpoint{Position: position, Count: count, Copy: 2, Ready: true, Settings: "s", Fingerprint: "f"}
 }
 
+// begun is the evidence of copy 2 that was cut off with two of three chunks missing.
+func begun(change func(*evidence)) evidence {
+	e := evidence{entry: at("5", 0), newest: 2, unfinished: &unfinished{chunks: 3, missing: make([]connector.Chunk, 2)}}
+	e.entry.Ready = false
+	if change != nil {
+		change(&e)
+	}
+	return e
+}
+
 func TestReconcileTruthTable(t *testing.T) {
 	with := func(c *apply.Checkpoint, change func(*apply.Checkpoint)) *apply.Checkpoint {
 		change(c)
@@ -38,6 +48,16 @@ func TestReconcileTruthTable(t *testing.T) {
 		"copy interrupted": {
 			evidence{entry: with(at("5", 1), func(c *apply.Checkpoint) { c.Ready = false }), copy: 2}, recopy, "interrupted",
 		},
+		"copy goes on":                      {begun(nil), carryOn, ""},
+		"copy goes on, the state was lost":  {begun(func(e *evidence) { e.saved = nil }), carryOn, ""},
+		"second copy goes on":               {begun(func(e *evidence) { e.saved, e.copy = with(at("1", 1), func(c *apply.Checkpoint) { c.Copy = 1 }), 1 }), carryOn, ""},
+		"copy without a complete chunk":     {begun(func(e *evidence) { e.unfinished.missing = make([]connector.Chunk, 3) }), recopy, "interrupted"},
+		"copy under other settings":         {begun(func(e *evidence) { e.settings = "other" }), recopy, "interrupted"},
+		"columns changed during a copy":     {begun(func(e *evidence) { e.fingerprint = "other" }), recopy, "interrupted"},
+		"log begins anew during a copy":     {begun(func(e *evidence) { e.fresh = true }), recopy, "anew"},
+		"sink restored into a copy":         {begun(func(e *evidence) { e.sinkBehind = true }), recopy, "interrupted"},
+		"sink restored into an older copy":  {begun(func(e *evidence) { e.newest = 3 }), recopy, "interrupted"},
+		"sink restored to before its Ready": {begun(func(e *evidence) { e.saved = at("5", 1) }), recopy, "interrupted"},
 		"sink restored, table changed since": {
 			evidence{entry: at("3", 1), saved: at("5", 1), copy: 2, sinkBehind: true}, recopy, "restored",
 		},

@@ -120,9 +120,11 @@ func (s *session) changeSettings(ctx context.Context, t *table, p *planned) erro
 	case p == nil:
 		return s.leaveOut(ctx, t)
 	case p.target == nil:
-		s.pauseForSettings(ctx, t, "config_changed: "+p.refused)
-		return nil
+		return s.pauseForSettings(ctx, t, "config_changed: "+p.refused)
 	case at == nil:
+		if err := s.abandon(ctx, t); err != nil { // a copy under the former settings
+			return err
+		}
 		t.mu.Lock()
 		t.planned, t.differs = *p, ""
 		byConfig := t.phase == Paused && t.pausedBy == byConfig
@@ -134,8 +136,7 @@ func (s *session) changeSettings(ctx context.Context, t *table, p *planned) erro
 	}
 	now := settingsOf(p.target, p.settings)
 	if at.Settings != now {
-		s.pauseForSettings(ctx, t, settingsDiffer(at.Settings, now))
-		return nil
+		return s.pauseForSettings(ctx, t, settingsDiffer(at.Settings, now))
 	}
 	t.mu.Lock()
 	t.differs = ""
@@ -163,17 +164,20 @@ func (t *table) inPlace() *apply.Checkpoint {
 
 // pauseForSettings pauses a table that nobody works on. One that a person paused stays so, and is refused when it is
 // resumed.
-func (s *session) pauseForSettings(ctx context.Context, t *table, differs string) {
+func (s *session) pauseForSettings(ctx context.Context, t *table, differs string) error {
 	t.mu.Lock()
 	t.differs = differs
 	t.mu.Unlock()
 	if t.isPausedBy(byPerson) {
-		return
+		return nil
 	}
-	s.stand(t)
+	if err := s.stand(ctx, t); err != nil {
+		return err
+	}
 	t.refuseSettings(differs)
 	s.Log.Warn("table is paused", "table", t.name().String(), "reason", differs)
 	s.event(ctx, t.name(), "paused", differs)
+	return nil
 }
 
 // leaveOut ends the mirroring of a table that is not wanted any more. Its destination stays.

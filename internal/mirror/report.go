@@ -23,6 +23,7 @@ type TablePlan struct {
 	Existing           string // "replace" or "merge" for a destination that somebody else has made; else ""
 	Notes              []string
 	Key                []string
+	Filter             string // of the rows that are mirrored; "": all
 	Columns            []ColumnPlan
 	Rows, Bytes        int64 // estimates; -1 unknown
 }

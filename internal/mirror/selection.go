@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/filter"
 	"github.com/sluicehq/sluice/internal/nearest"
 	"github.com/sluicehq/sluice/schema"
 )
@@ -21,6 +22,7 @@ type Settings struct {
 	Key            []string          // columns that identify a row; nil: the source's key
 	Columns        []string          // those that are mirrored; nil: all
 	ExcludeColumns []string          // those that are not
+	Filter         string            // which rows are, see package filter; "": all
 	Where          map[string]string // by key of the config file: its place there, for messages
 }
 
@@ -34,8 +36,9 @@ func (s *Settings) at(key string) string {
 
 // selection is what is mirrored of one version of a table.
 type selection struct {
-	table   *schema.Table // with the key chosen, and what is not needed marked Unread
-	columns []int         // that the sink stores, indexes into table.Columns; nil: all
+	table   *schema.Table  // with the key chosen, and what is not needed marked Unread
+	columns []int          // that the sink stores, indexes into table.Columns; nil: all
+	keep    *filter.Filter // which rows are mirrored; nil: all
 }
 
 // choose applies a table's settings to a version of it. Where they do not fit, why says so and what to do.
@@ -48,15 +51,28 @@ func choose(t *schema.Table, s Settings) (sel selection, why string) {
 	if why != "" {
 		return sel, why
 	}
+	sel.columns = columns
+	var judged []int
+	if s.Filter != "" && s.SoftDelete {
+		return sel, s.at("filter") + "not available yet together with `deletes: soft`; set `deletes: hard` for the table"
+	}
+	if s.Filter != "" {
+		var err error
+		if sel.keep, err = filter.Compile(s.Filter, t); err != nil {
+			return sel, s.at("filter") + err.Error()
+		}
+		judged = sel.keep.Columns()
+	}
 	chosen := *t
 	chosen.Key = key
 	if columns != nil {
 		chosen.Columns = slices.Clone(t.Columns)
 		for c := range chosen.Columns {
-			chosen.Columns[c].Unread = !slices.Contains(columns, c)
+			chosen.Columns[c].Unread = !slices.Contains(columns, c) && !slices.Contains(judged, c)
 		}
 	}
-	return selection{&chosen, columns}, ""
+	sel.table = &chosen
+	return sel, ""
 }
 
 // chooseKey returns the columns of the key. A key that a user chose must be one at the source: the server keeps it unique,

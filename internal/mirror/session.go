@@ -150,7 +150,7 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 	for _, r := range records {
 		saved[r.ID] = r
 	}
-	stateFloors, err := s.stateFloors(ctx)
+	stateFloors, err := readFloors(ctx, s.Store)
 	if err != nil {
 		return err
 	}
@@ -160,15 +160,13 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 	if err := s.openSpool(ctx, claim.ID); err != nil {
 		return err
 	}
-	chunks := map[schema.ID][]string{}
-	for key := range entries {
-		if id, ok := chunkTable(key); ok {
-			chunks[id] = append(chunks[id], key)
-		}
-	}
+	ofCopies := copyEntries(entries)
+	slices.SortStableFunc(ps, func(a, b planned) int { // what was begun is ended first: changes of it are kept meanwhile
+		return cmp.Compare(len(ofCopies[b.table.ID]), len(ofCopies[a.table.ID]))
+	})
 	for _, p := range ps {
-		t := &table{id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now()}
-		t.chunks = chunks[t.id]
+		t := s.newTable(p)
+		t.copyKeys = ofCopies[t.id]
 		s.tables[t.id] = t
 		t.total.resume(saved[t.id].Progress)
 		if p.refused != "" {
@@ -214,7 +212,7 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 	}
 	retired := map[string]string{}
 	for key, text := range entries {
-		if id, ok := chunkTable(key); ok && !goesOn[apply.Key(id)] {
+		if id, ok := copyEntryOf(key); ok && !goesOn[apply.Key(id)] {
 			retired[key] = ""
 		}
 		if !strings.HasPrefix(key, apply.Key("")) || goesOn[key] {
@@ -248,7 +246,15 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		return err
 	}
 	do, why, err := reconcile(e, s.source.Compare)
-	if err == nil && do != recopy {
+	switch {
+	case err != nil:
+	case do == carryOn && s.spool == nil && s.staysPaused(&saved): // the log would have to be kept for it
+		do = recopy
+	case do == carryOn:
+		if why, err = s.takeUpCopy(ctx, t, e.unfinished); why != "" {
+			do = recopy
+		}
+	case do != recopy:
 		if why2, err2 := s.openLane(t, e.entry); err2 != nil || why2 != "" {
 			do, why, err = recopy, why2, err2
 		}
@@ -258,7 +264,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		if t.lane.SpoolBytes() > 0 {
 			start = nil // what the spool holds goes on from the checkpoint; the lane knows whom it must meet behind that
 		}
-		t.apply, err = apply.NewTable(t.planned.target, *e.entry, start, s.source, s.sink, s.Alloc)
+		t.apply, err = apply.NewTable(t.planned.target, t.planned.keep, *e.entry, start, s.source, s.sink, s.Alloc)
 	}
 	if connector.KindOf(err) == connector.Gap { // of this table's positions: the others may go on
 		do, why, err = recopy, err.Error(), nil
@@ -279,16 +285,29 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		}
 		t.saved, t.stands = saved.Checkpoint, e.entry
 		return s.keepChanges(ctx, t)
+	case carryOn:
+		t.setPhase(Pending, "", "")
+		if stays {
+			t.stayPaused(&saved)
+			return nil
+		}
+		s.joins.push(t)
+		return nil
 	case recopy:
 		t.planned = present
 		if err := s.emptyLane(t); err != nil {
 			return err
 		}
+		retired := t.deletions()
 		if e.entry != nil && e.entry.Ready {
 			e.entry.Ready = false
-			if err := s.commit(ctx, map[string]string{apply.Key(t.id): e.entry.String()}); err != nil {
+			retired[apply.Key(t.id)] = e.entry.String()
+		}
+		if len(retired) > 0 {
+			if err := s.commit(ctx, retired); err != nil {
 				return err
 			}
+			t.deleted(retired)
 		}
 		t.setPhase(Pending, "", "")
 		if why != "" {
@@ -302,7 +321,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		s.joins.push(t)
 		return nil
 	}
-	t.entry, t.saved, t.meeting = e.entry.String(), saved.Checkpoint, t.apply.Meeting()
+	t.entry, t.saved, t.meeting, t.overlap = e.entry.String(), saved.Checkpoint, t.apply.Meeting(), e.entry.Converged()
 	if t.goal, err = t.log.headAtStart(ctx); err != nil {
 		return err
 	}
@@ -338,31 +357,49 @@ func (s *session) goOn(ctx context.Context, t *table) error {
 		t.log.hold(t)
 		return nil
 	}
-	from, err := t.log.join(ctx, t)
+	at := t.apply.Checkpoint()
+	whole, err := s.joinAgain(ctx, t, &at)
 	if kind := connector.KindOf(err); kind == connector.TableFault || kind == connector.Setup {
 		return s.pause(ctx, t, err)
 	}
-	if err != nil {
+	if err != nil || whole {
 		return err
 	}
-	at := t.apply.Checkpoint()
+	return s.copyAgain(ctx, t, takenOut)
+}
+
+const takenOut = "it had been taken out of the stream, so changes of it are missing from the log"
+
+// joinAgain opens the lane of a table of which the sink holds what at says, and reports whether the stream delivers all
+// that came after.
+func (s *session) joinAgain(ctx context.Context, t *table, at *apply.Checkpoint) (whole bool, err error) {
+	from, err := t.log.join(ctx, t)
+	if err != nil {
+		return false, err
+	}
 	for _, known := range []connector.Positions{t.log.start, {at.Part: at.Position}} {
 		if whole, err := s.reached(known, from); err != nil || whole {
-			return err
+			return whole, err
 		}
 	}
-	return s.copyAgain(ctx, t, "it had been taken out of the stream, so changes of it are missing from the log")
+	return false, nil
 }
 
 func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {
 	e := evidence{
 		copy: t.planned.target.Copy, fresh: t.log.fresh, sinkBehind: t.log.sinkBehind,
 		settings: settingsOf(t.planned.target, t.planned.settings), fingerprint: versionOf(t.planned.table), renamed: t.renamed,
+		newest: saved.Copy,
 	}
 	var err error
 	if text := entries[apply.Key(t.id)]; text != "" {
 		if e.entry, err = apply.ParseCheckpoint(text); err != nil {
 			return e, &connector.Error{Kind: connector.Setup, System: "sink", Op: "read the entry of a table", Table: t.planned.table.Name, Err: err}
+		}
+	}
+	if e.entry != nil {
+		if e.unfinished, err = readUnfinished(t.id, e.entry, entries); err != nil {
+			return e, &connector.Error{Kind: connector.Setup, System: "sink", Op: "read the entries of a copy", Table: t.planned.table.Name, Err: err}
 		}
 	}
 	if saved.Checkpoint != "" {
@@ -415,6 +452,7 @@ func (s *session) run(ctx context.Context) error {
 	read.Go(func() error { return s.discover(reading) })
 	read.Go(func() error { return s.watch(reading) })
 	read.Go(func() error { return s.reload(reading) })
+	read.Go(func() error { return s.guardLog(reading) })
 	read.Go(func() error { return s.keepFloor(reading) })
 	if s.spool != nil {
 		read.Go(func() error { return spoolError(s.spool.Run(reading)) })
@@ -453,7 +491,7 @@ func (s *session) faultOf(readErr, workErr error) error {
 			return err
 		}
 	}
-	asked := errors.Is(readErr, errFinished) || errors.Is(readErr, errRetry)
+	asked := errors.Is(readErr, errFinished) || errors.Is(readErr, errRetry) || errors.Is(readErr, errTooMuchLog)
 	switch {
 	case ended(workErr) != nil && asked:
 		return workErr
@@ -582,9 +620,11 @@ func (s *session) promote(ctx context.Context, t *table) error {
 		return nil
 	}
 	last := t.log.last.Load().UpTo // before the look into the lane: what is appended later is beyond it
-	passed, err := s.reached(t.lane.Safe(last), t.goal)
-	if err != nil || !passed {
-		return err
+	safe := t.lane.Safe(last)
+	for _, end := range t.ends() {
+		if passed, err := s.reached(safe, end); err != nil || !passed {
+			return err
+		}
 	}
 	if t.diverged() {
 		return s.giveBack(t, s.tableFailed(ctx, t, t.apply.Diverged()))
@@ -615,20 +655,14 @@ func (s *session) reached(at, goal connector.Positions) (bool, error) {
 
 // pause stops a table. If its rows are in place its lane goes on taking changes in; where there is no spool for them, or
 // the stream does not deliver them, the log is read again from where the table stands when it goes on. A table without
-// its rows in place needs nothing of the log.
+// its rows in place needs nothing of the log, unless its copy goes on later.
 func (s *session) pause(ctx context.Context, t *table, cause error) error {
-	t.mu.Lock()
-	inPlace, delivered := t.apply != nil, t.joined
-	t.mu.Unlock()
-	switch {
-	case !inPlace:
-		t.log.forget(t)
-	case s.spool == nil || !delivered:
-		t.lane.Hold(t.log.last.Load().UpTo)
+	if err := s.stand(ctx, t); err != nil {
+		return err
 	}
 	retry := s.Limits.RetryPaused
-	if errors.Is(cause, errSchemaPolicy) {
-		retry = 0
+	if errors.Is(cause, errSchemaPolicy) || errors.Is(cause, errAged) || errors.Is(cause, errOutrun) {
+		retry = 0 // it would come to the same
 	}
 	t.pause(cause, retry)
 	s.observed.noteError(cause)

@@ -280,7 +280,7 @@ func (s *session) giveUpOne(ctx context.Context, t *table, full *lane.FullError)
 	}
 	switch {
 	case stuck != nil && stuckBytes >= slowBytes/4 && s.holdsBack(stuck, tables, stuckBytes):
-		return s.detach(ctx, stuck, full)
+		return s.detach(ctx, stuck, tooMuchWaits(stuckBytes, full))
 	case slow != nil && slowBytes/4 > stuckBytes && s.isHeldBackLong() && s.holdsBack(slow, tables, slowBytes/4):
 		s.doomed.Store(&doom{slow, tooMuchWaits(slowBytes, full)})
 	}
@@ -317,15 +317,9 @@ func (t *table) moves() bool {
 }
 
 // detach gives up the changes that wait for a table that is not being applied: it needs a new copy.
-func (s *session) detach(ctx context.Context, t *table, full *lane.FullError) (bool, error) {
-	why := tooMuchWaits(t.lane.SpoolBytes(), full)
-	if t.outrun() { // the copy under way fails when it looks, and is made again or pauses the table
-		t.log.forget(t)
-		s.Log.Warn("table is given up for the others", "table", t.name().String(), "reason", why)
-		return true, nil
-	}
-	if t.forgetWaiting() {
-		return true, nil
+func (s *session) detach(ctx context.Context, t *table, why error) (bool, error) {
+	if !t.inPhase(Paused) {
+		return s.giveUpCopy(ctx, t, why)
 	}
 	if !t.seize() {
 		return false, nil
@@ -351,6 +345,29 @@ func (s *session) giveUp(ctx context.Context, t *table, why error) error {
 	return nil
 }
 
+// giveUpCopy gives up the changes of a table that is being copied, or waits for that. A copy under way fails when it looks,
+// and is made anew or pauses the table.
+func (s *session) giveUpCopy(ctx context.Context, t *table, why error) (bool, error) {
+	if !t.opening.TryAcquire(1) {
+		return false, nil
+	}
+	defer t.opening.Release(1)
+	running := t.outrun()
+	if !running && !t.inPhase(Pending) {
+		return false, nil
+	}
+	if err := s.abandon(ctx, t); err != nil {
+		return false, err
+	}
+	if !running {
+		t.lane.Reset() // it needs nothing from before its copy
+		return true, nil
+	}
+	t.log.forget(t)
+	s.Log.Warn("table is given up for the others", "table", t.name().String(), "reason", why)
+	return true, nil
+}
+
 // retireEntry makes it durable that a table cannot go on from its entry.
 func (s *session) retireEntry(ctx context.Context, t *table) error {
 	t.mu.Lock()
@@ -370,18 +387,6 @@ func (s *session) retireEntry(ctx context.Context, t *table) error {
 	return nil
 }
 
-// forgetWaiting empties the lane of a table that waits for its copy: it needs nothing from before that. It returns false
-// for one that does not.
-func (t *table) forgetWaiting() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.phase != Pending {
-		return false
-	}
-	t.lane.Reset()
-	return true
-}
-
 // outrun marks a table being copied whose changes could not be kept. It returns false for one that is not being copied.
 func (t *table) outrun() bool {
 	t.mu.Lock()
@@ -389,9 +394,33 @@ func (t *table) outrun() bool {
 	if t.phase != Copying || t.landing {
 		return false
 	}
-	t.overrun = true
+	if !t.overrun {
+		t.overrun = true
+		t.overruns++
+		t.outran = t.pressure(t.lane.SpoolBytes(), time.Since(t.since))
+	}
 	return true
 }
+
+// pressure says how fast changes came during a copy, and what room a whole copy would take at that rate. The caller holds
+// t.mu.
+func (t *table) pressure(bytes int64, after time.Duration) string {
+	text := fmt.Sprintf("%d bytes of changes came in %v of its copy", bytes, after.Round(time.Second))
+	if seconds := int64(after / time.Second); seconds > 0 {
+		text += fmt.Sprintf(", %d a second", bytes/seconds)
+	}
+	if rows, copied := t.planned.table.Rows, t.total.copied; copied > 0 && rows > copied {
+		text += fmt.Sprintf("; %d of about %d rows were copied by then, so that the spool needs room for about %.0f bytes",
+			copied, rows, float64(bytes)*float64(rows)/float64(copied))
+	}
+	return text
+}
+
+// outrunLimit is after how many copies in a row whose changes could not be kept a table waits for a person.
+const outrunLimit = 2
+
+// errOutrun says that one more copy of a table would come to the same end.
+var errOutrun = errors.New("its changes outgrow the spool while it is copied")
 
 // seize takes a paused table from everybody else. giveBack ends that.
 func (t *table) seize() bool {
@@ -414,10 +443,15 @@ func (t *table) land() error {
 	if t.landing = !t.overrun; t.landing {
 		return nil
 	}
-	return &connector.Error{
+	e := &connector.Error{
 		Kind: connector.TableFault, System: "spool", Op: "keep the changes that came during the copy", Table: t.planned.table.Name,
-		Err: errors.New("the spool is full"), Hint: "raise spool.max, or copy the table when it changes less",
+		Err: fmt.Errorf("the spool is full: %s", t.outran), Hint: "raise spool.max, or copy the table when it changes less",
 	}
+	if t.overruns >= outrunLimit {
+		e.Kind, e.Err = connector.Setup, fmt.Errorf("%w, %d times now: %s", errOutrun, t.overruns, t.outran)
+		t.overruns = 0 // for who resumes it
+	}
+	return e
 }
 
 // readLost reacts to a lane that cannot be read back: its table is copied anew.

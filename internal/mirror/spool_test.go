@@ -485,3 +485,59 @@ func TestTableWithChangedSettingsHoldsNothingBackAndGoesOnWhenTheyAreUndone(t *t
 		t.Error(err)
 	}
 }
+
+func TestTableWhoseChangesOutgrowTheSpoolInTwoCopiesWaitsForAPersonWithTheArithmetic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		b := w.table("public", "b")
+		w.insert(b, 0)
+		w.once()
+		a := w.table("public", "a")
+		for id := range 50 {
+			w.insert(a, id)
+		}
+		w.hookSink(func(ctx context.Context, target *connector.Target) error {
+			if target.Table.Name == a {
+				time.Sleep(10 * time.Second) // a chunk
+			}
+			return nil
+		})
+		hook := w.change
+		w.change = func(o *Options) {
+			hook(o)
+			o.Limits.LaneMemory, o.Limits.SpoolBytes, o.Limits.ChunkRows, o.Limits.TableFailures, o.Limits.RetryPaused = 0, 6000, 10, 100, time.Second
+		}
+		stop := w.follow()
+		for id := 100; w.saved(a).Phase != string(Paused); id++ {
+			if id > 5000 {
+				t.Fatalf("it is copied for ever: %+v", w.saved(a))
+			}
+			w.commit(func(tx *connectortest.Txn) error {
+				key := fmt.Sprint(id % 50)
+				return tx.Update(a, connectortest.Row{key}, connectortest.Row{key, fmt.Sprint(id), "big"})
+			})
+			w.insert(b, id)
+			time.Sleep(100 * time.Millisecond)
+		}
+		r := w.saved(a)
+		if !strings.Contains(r.Reason, "2 times now") || !strings.Contains(r.Reason, "bytes of changes came in") || !r.RetryAt.IsZero() {
+			t.Errorf("the state says %+v", r)
+		}
+		time.Sleep(time.Minute)
+		if n := len(w.events("copying")); n != 2+1 {
+			t.Errorf("%d copies of both tables, want 1 and 2", n)
+		}
+		w.eventually(func() error { return w.equal(b) })
+		resumed := w.ask(state.Resume, a) // it changes less now
+		time.Sleep(10 * time.Minute)
+		if c := w.outcome(resumed); c.Failed {
+			t.Error(c.Outcome)
+		}
+		if err := w.equal(a); err != nil {
+			t.Error(err)
+		}
+		if _, err := stop(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -36,6 +36,7 @@ type Status struct {
 	Lag           time.Duration
 	SpoolBytes    int64
 	RetainedBytes int64  // of log at the source; -1: not known
+	RetainedMax   int64  // as the config allows; 0: no limit
 	Kept          string // what makes the source keep it
 	Source, Sink  Side
 	Tables        []TableStatus // by name
@@ -55,9 +56,12 @@ type TableStatus struct {
 	LagBytes int64
 }
 
-// InOrder reports whether each selected table is mirrored.
+// TooMuchLog reports whether the source keeps more log for the mirror than it may.
+func (s *Status) TooMuchLog() bool { return s.RetainedMax > 0 && s.RetainedBytes > s.RetainedMax }
+
+// InOrder reports whether each selected table is mirrored, and the source keeps no more log than it may.
 func (s *Status) InOrder() bool {
-	return !slices.ContainsFunc(s.Tables, func(t TableStatus) bool {
+	return !s.TooMuchLog() && !slices.ContainsFunc(s.Tables, func(t TableStatus) bool {
 		return t.Selected && (t.Phase == string(Paused) || t.Phase == string(Refused))
 	})
 }
@@ -70,11 +74,13 @@ type StatusOptions struct {
 	Owner    *state.Owner // nil: it does not run
 	Spool    string       // folder, which need not exist
 	Selected func(schema.Name) bool
+
+	RetainedMax int64 // bytes of log that the source may keep; 0: no limit
 }
 
 // ReadStatus reads the state and asks both sides whether they can be used. It changes nothing.
 func ReadStatus(ctx context.Context, o StatusOptions) (*Status, error) {
-	s := &Status{Mirror: o.Mirror, Lag: -1, RetainedBytes: -1}
+	s := &Status{Mirror: o.Mirror, Lag: -1, RetainedBytes: -1, RetainedMax: o.RetainedMax}
 	var logs floors
 	if o.Store != nil {
 		var err error

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/apply"
 	"github.com/sluicehq/sluice/internal/lane"
@@ -39,6 +41,8 @@ type table struct {
 	lane  *lane.Lane
 	log   *logReader
 	total *totals
+	// opening is held while the lane of a copy is opened, or given up.
+	opening *semaphore.Weighted
 
 	mu       sync.Mutex
 	planned  planned
@@ -47,34 +51,46 @@ type table struct {
 	remedy   string // and what to do
 	pausedBy string // for Paused: byFault, byPerson, byConfig
 	since    time.Time
-	retryAt  time.Time           // for Paused by a fault
-	waiting  string              // for Copying: whom its snapshot waits for
-	ignored  *schema.Table       // the version whose changes are applied as if they were planned.table's
-	lost     string              // why changes of it are missing from the stream
-	renamed  bool                // its rows are stored under another name of it
-	copy     int                 // the newest copy begun
-	chunks   []string            // keys of the entries of the last copy's chunks that are in the sink
-	apply    *apply.Table        // from Ready on
-	goal     connector.Positions // streaming once the log has passed it
-	joined   bool                // the stream delivers its changes
-	stands   *apply.Checkpoint   // of a table that is not to go on now though it could, under other settings
-	differs  string              // with stands: in what those differ
-	halted   bool                // nobody begins to work on it: it is wanted for something else
-	stopCopy func()              // ends the copy under way
-	wanted   bool                // a person resumed it, for which the log must be read again
-	overrun  bool                // its changes since the copy began could not be kept
-	landing  bool                // its copy is complete
-	meeting  bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
-	queued   bool                // in the appliers' queue, or with an applier
-	failures int                 // faults in a row
-	rests    time.Time           // until then it is not applied
-	pace     int                 // rows of a batch that a sink with one writer takes in the time it has; 0: not known
-	apart    time.Time           // until then its batches are not written together with those of others
-	lastErr  string
-	entry    string         // the checkpoint in the sink, "" before the copy is ready
-	saved    string         // the checkpoint that the state holds
-	behind   lag            // as last measured
-	kept     state.Progress // the progress that the state holds
+	retryAt  time.Time     // for Paused by a fault
+	waiting  string        // for Copying: whom its snapshot waits for
+	ignored  *schema.Table // the version whose changes are applied as if they were planned.table's
+	lost     string        // why changes of it are missing from the stream
+	renamed  bool          // its rows are stored under another name of it
+	copy     int           // the newest copy begun
+	copyKeys []string      // of the last copy's entries that are in the sink: its plan, its chunks
+	// unfinished is the copy under way, or one that was cut off, if it may go on under another snapshot.
+	unfinished *unfinished
+	apply      *apply.Table        // from Ready on
+	goal       connector.Positions // streaming once the log has passed it
+	overlap    connector.Positions // and this: its copy has rows of moments up to there
+	joined     bool                // the stream delivers its changes
+	stands     *apply.Checkpoint   // of a table that is not to go on now though it could, under other settings
+	differs    string              // with stands: in what those differ
+	halted     bool                // nobody begins to work on it: it is wanted for something else
+	stopCopy   func()              // ends the copy under way
+	wanted     bool                // a person resumed it, for which the log must be read again
+	overrun    bool                // its changes since the copy began could not be kept
+	overruns   int                 // copies in a row of which that is so
+	outran     string              // how fast they came in the last one
+	landing    bool                // its copy is complete
+	meeting    bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
+	queued     bool                // in the appliers' queue, or with an applier
+	failures   int                 // faults in a row
+	rests      time.Time           // until then it is not applied
+	pace       int                 // rows of a batch that a sink with one writer takes in the time it has; 0: not known
+	apart      time.Time           // until then its batches are not written together with those of others
+	lastErr    string
+	entry      string         // the checkpoint in the sink, "" before the copy is ready
+	saved      string         // the checkpoint that the state holds
+	behind     lag            // as last measured
+	kept       state.Progress // the progress that the state holds
+}
+
+// newTable returns a table with an empty lane of its own.
+func (s *session) newTable(p planned) *table {
+	return &table{
+		id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now(), opening: semaphore.NewWeighted(1),
+	}
 }
 
 func (t *table) name() schema.Name {
@@ -96,9 +112,13 @@ func (t *table) setPhase(p Phase, reason, remedy string) {
 	defer t.mu.Unlock()
 	t.phase, t.reason, t.remedy, t.pausedBy, t.since = p, reason, remedy, "", time.Now()
 	t.retryAt, t.waiting = time.Time{}, ""
-	if p == Copying {
-		t.total.copied = 0
-	}
+}
+
+// ends returns what the log must pass until the table streams.
+func (t *table) ends() []connector.Positions {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return []connector.Positions{t.goal, t.overlap}
 }
 
 // diverged reports whether a table that has passed its goal did not meet its checkpoint's transaction on the way, and

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/apply"
+	"github.com/sluicehq/sluice/internal/filter"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -216,7 +217,7 @@ func (s *session) noteVersion(ctx context.Context, t *table, to *schema.Table, c
 	if err := s.commit(ctx, entries); err != nil {
 		return err
 	}
-	return s.goOnUnder(t, to, &next, at)
+	return s.goOnUnder(t, to, &next, chosen.keep, at)
 }
 
 // versionEntries returns the checkpoint of a table under another version, and the entries to write for it.
@@ -252,7 +253,7 @@ func (s *session) alter(ctx context.Context, t *table, to *schema.Table, setting
 	}
 	s.Log.Info("table's destination was altered", "table", to.Name.String(), "difference", d.String())
 	s.event(ctx, to.Name, "schema_changed", d.String())
-	if err := s.goOnUnder(t, to, next, at); err != nil {
+	if err := s.goOnUnder(t, to, next, chosen.keep, at); err != nil {
 		return err
 	}
 	s.saveRecords(ctx, t)
@@ -260,13 +261,13 @@ func (s *session) alter(ctx context.Context, t *table, to *schema.Table, setting
 }
 
 // goOnUnder applies what follows into another target of the table, whose checkpoint the sink has.
-func (s *session) goOnUnder(t *table, to *schema.Table, target *connector.Target, at apply.Checkpoint) error {
-	if err := t.apply.Follow(target, at); err != nil {
+func (s *session) goOnUnder(t *table, to *schema.Table, target *connector.Target, keep *filter.Filter, at apply.Checkpoint) error {
+	if err := t.apply.Follow(target, keep, at); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.planned.table, t.planned.target, t.entry, t.ignored = to, target, at.String(), nil
+	t.planned.table, t.planned.target, t.planned.keep, t.entry, t.ignored = to, target, keep, at.String(), nil
 	return nil
 }
 

@@ -48,6 +48,7 @@ CREATE TABLE mirrored_table (
 	checkpoint         TEXT NOT NULL,
 	fingerprint        TEXT NOT NULL,
 	rows_copied        INTEGER NOT NULL,
+	rows_reread        INTEGER NOT NULL,
 	rows_estimated     INTEGER NOT NULL,
 	changes_applied    INTEGER NOT NULL,
 	behind_since       INTEGER NOT NULL,

@@ -28,6 +28,7 @@ type Table struct {
 // Progress is what changes of a table while it is mirrored.
 type Progress struct {
 	RowsCopied     int64     // of the newest copy
+	RowsReread     int64     // from the source, since the table was first mirrored, to replay changes over a copy of several moments
 	ChangesApplied int64     // since the table was first mirrored
 	BehindSince    time.Time // by the source's clock, when the oldest change that is not durable was committed; zero: none
 	BehindBytes    int64     // of log from there on; -1: not known
@@ -86,10 +87,10 @@ func (s *Store) SaveProgress(ctx context.Context, run Run, tables map[schema.ID]
 			if err != nil {
 				return err
 			}
-			err = sqlitex.Execute(conn, `UPDATE mirrored_table SET rows_copied = ?, changes_applied = ?, behind_since = ?,
+			err = sqlitex.Execute(conn, `UPDATE mirrored_table SET rows_copied = ?, rows_reread = ?, changes_applied = ?, behind_since = ?,
 				behind_bytes = ?, lane_bytes = ?, failures = ?, last_error = ? WHERE id = ?`,
 				&sqlitex.ExecOptions{Args: []any{
-					p.RowsCopied, p.ChangesApplied, fromTime(p.BehindSince), p.BehindBytes, p.LaneBytes, p.Failures, p.LastError, string(id),
+					p.RowsCopied, p.RowsReread, p.ChangesApplied, fromTime(p.BehindSince), p.BehindBytes, p.LaneBytes, p.Failures, p.LastError, string(id),
 				}})
 		}
 		return err
@@ -165,6 +166,7 @@ func readTable(r *sqlite.Stmt) Table {
 		RowsEstimated: r.GetInt64("rows_estimated"),
 		Progress: Progress{
 			RowsCopied:     r.GetInt64("rows_copied"),
+			RowsReread:     r.GetInt64("rows_reread"),
 			ChangesApplied: r.GetInt64("changes_applied"),
 			BehindSince:    toTime(r.GetInt64("behind_since")),
 			BehindBytes:    r.GetInt64("behind_bytes"),
@@ -190,13 +192,13 @@ func (s *Store) SaveTables(ctx context.Context, tables ...Table) error {
 func saveTable(conn *sqlite.Conn, t *Table) error {
 	return sqlitex.Execute(conn, `
 		INSERT OR REPLACE INTO mirrored_table (id, schema, name, destination_schema, destination, phase, reason, remedy,
-			paused_by, since, retry_at, copy, checkpoint, fingerprint, rows_copied, rows_estimated, changes_applied,
+			paused_by, since, retry_at, copy, checkpoint, fingerprint, rows_copied, rows_reread, rows_estimated, changes_applied,
 			behind_since, behind_bytes, lane_bytes, failures, last_error)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		&sqlitex.ExecOptions{Args: []any{
 			string(t.ID), t.Name.Schema, t.Name.Table, t.Destination.Schema, t.Destination.Table, t.Phase, t.Reason, t.Remedy,
 			t.PausedBy, fromTime(t.Since), fromTime(t.RetryAt), t.Copy, t.Checkpoint, t.Fingerprint, t.RowsCopied,
-			t.RowsEstimated, t.ChangesApplied, fromTime(t.BehindSince), t.BehindBytes, t.LaneBytes, t.Failures, t.LastError,
+			t.RowsReread, t.RowsEstimated, t.ChangesApplied, fromTime(t.BehindSince), t.BehindBytes, t.LaneBytes, t.Failures, t.LastError,
 		}})
 }
 

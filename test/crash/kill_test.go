@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/internal/testdb"
 	"github.com/sluicehq/sluice/test/process"
 )
@@ -49,9 +50,35 @@ func killAgainAndAgain(t *testing.T, kills int, start func(t *testing.T, seed ui
 		seed := *seedFlag + uint64(life)
 		ok := t.Run(fmt.Sprintf("life%d", life), func(t *testing.T) { live(t, start(t, seed), seed, n) })
 		if !ok {
-			break
+			return
 		}
 	}
+	if *killsFlag >= killsPerLife && copiesResumed == 0 {
+		t.Error("no kill fell on a copy that went on after it: the test does not see that path")
+	}
+}
+
+// copiesResumed counts over all lives how often a copy went on with the chunks that it lacked.
+var copiesResumed int
+
+// events returns how many events of a kind the mirror has recorded.
+func (m *mirror) events(t *testing.T, kind string) (n int) {
+	t.Helper()
+	store, err := state.OpenRead(t.Context(), filepath.Join(filepath.Dir(m.sluice.Config), ".sluice", "crash", "state.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	events, err := store.Events(t.Context(), 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		if e.Kind == kind {
+			n++
+		}
+	}
+	return n
 }
 
 // live is one mirror from its first start to its end, with n kills.
@@ -83,6 +110,9 @@ func live(t *testing.T, m *mirror, seed uint64, n int) {
 	p := m.sluice.Run(t)
 	p.Log.Await("streaming", lateAge) // some changes meet the last process at work
 	m.finish(t, p)
+	resumed := m.events(t, "copy_resumed")
+	copiesResumed += resumed
+	t.Logf("copies that went on with the chunks that they lacked: %d", resumed)
 	t.Logf("%d kills, tables in the sink at each: %v; writer: %d transactions committed, %d ended by its own conflicts",
 		n, hits, m.writer.transactions.Load(), m.writer.own.Load())
 }
@@ -168,7 +198,7 @@ func (m *mirror) config() process.Config {
 	}
 	return process.Config{Name: "crash", Source: m.source, Sink: m.sink, SinkFile: m.file, Mirror: `
 tables: {exclude: [public.audit]}
-snapshot: {concurrency: 2, chunk_rows: 500}
+snapshot: {concurrency: 2, chunk_rows: 200, max_age: 2s}
 apply: {concurrency: 4, batch_rows: 500}
 per_table:
   public.audited: {mode: history}

@@ -329,3 +329,47 @@ func TestSIGHUPTakesTheSelectionAndRefusesWhatIsNotInOrder(t *testing.T) {
 		t.Errorf("exit code %d, %v", code, err)
 	}
 }
+
+func TestLogIsGivenUpBeyondItsLimitAndEveryTableIsCopiedAgain(t *testing.T) {
+	source, sink := testServer.Database(t), testServer.Database(t)
+	createStock(t, source)
+	s := process.New(t, program, process.Config{
+		Name: "limited", Source: source, Sink: sink,
+		Mirror: "tables: {include: [stock, other]}\nretained_log: {max: 8MiB, action: drop_slot}",
+	})
+	p := s.Run(t)
+	pair := testdb.OpenPair(t, source, sink)
+	await(t, p, "not copied", func() error { return equalStock(t, pair, "stock", "other") })
+	lock, err := pgx.Connect(t.Context(), sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close(context.Background())
+	if _, err := lock.Exec(t.Context(), "BEGIN; LOCK TABLE stock"); err != nil { // nothing of it is applied now
+		t.Fatal(err)
+	}
+	await(t, p, "the log is not given up", func() error {
+		testdb.Exec(t, source, "UPDATE stock SET n = n + 1; DELETE FROM other WHERE id <= 10")
+		if out, _ := command(t, s, "events", s.Config); !strings.Contains(out, "the source keeps too much log") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	if out, _ := command(t, s, "events", s.Config); !strings.Contains(out, "more than retained_log.max, 8388608") {
+		t.Errorf("events:\n%s", out)
+	}
+	if _, err := lock.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, p, "not equal", func() error { return equalStock(t, pair, "stock", "other") })
+	if code, err := p.Stop(stopLimit); err != nil || code != 0 {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+	testdb.Exec(t, source, "UPDATE stock SET n = n + 1; UPDATE stock SET n = n + 1; UPDATE stock SET n = n + 1")
+	if out, code := command(t, s, "status", s.Config); code != 1 || !strings.Contains(out, "more than retained_log.max, 8.0 MiB") {
+		t.Errorf("status of a stopped mirror: exit code %d\n%s", code, out)
+	}
+	if out, code := command(t, s, "check", s.Config); code != 1 || !strings.Contains(out, "more than retained_log.max") {
+		t.Errorf("check of a stopped mirror: exit code %d\n%s", code, out)
+	}
+}

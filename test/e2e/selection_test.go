@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -72,5 +73,66 @@ func TestChosenKeyThatIsNotSentAnyMoreStopsItsTable(t *testing.T) {
 	await(t, p, "not copied again", equals(t, source, sink, all, all))
 	if log := p.Log.Tail(1000); strings.Contains(log, "mail1") {
 		t.Error("the log holds values of rows")
+	}
+}
+
+// filterLives is how often the process is killed.
+const filterLives = 3
+
+func TestFilteredTablesHoldWhatTheServersConditionTakes(t *testing.T) {
+	source, sink := testServer.Database(t), testServer.Database(t)
+	t.Logf("to repeat: go test ./test/e2e -seed %d", *seedFlag)
+	const table = `(id int PRIMARY KEY, v int, price numeric(12,4), state text, big text, at timestamptz)`
+	testdb.Exec(t, source, `CREATE TABLE short `+table+`; CREATE TABLE large `+table+`; CREATE TABLE whole `+table+`;
+		ALTER TABLE whole REPLICA IDENTITY FULL;
+		CREATE FUNCTION big(n int) RETURNS text LANGUAGE sql AS $$ SELECT CASE WHEN n % 3 = 0 THEN 'yes' ELSE 'no' END || (SELECT string_agg(md5((n * 1000 + i)::text), '') FROM generate_series(1, 200) i) $$`)
+	filters := map[string][2]string{
+		"short": {`state in ["open", "paid"] and price >= 10.05 and at > "2020-01-01 00:00:00Z"`, `state IN ('open', 'paid') AND price >= 10.05 AND at > '2020-01-01 00:00:00Z'`},
+		"large": {`big startsWith "yes" or v == nil`, `big LIKE 'yes%' OR v IS NULL`},
+		"whole": {`big startsWith "yes" and not (v < 3)`, `big LIKE 'yes%' AND NOT (v < 3)`},
+	}
+	settings := "snapshot: {chunk_rows: 50}\nper_table:\n"
+	for name, f := range filters {
+		settings += fmt.Sprintf("  %s: {filter: '%s'}\n", name, f[0])
+	}
+	rng := rand.New(rand.NewPCG(*seedFlag, 7))
+	change := func(n int) string {
+		name := []string{"short", "large", "whole"}[rng.IntN(3)]
+		id, row := rng.IntN(150), fmt.Sprintf(`nullif(%d, 5), %d.%04d, (ARRAY['open', 'paid', 'done', NULL])[%d]`, rng.IntN(6), 9+rng.IntN(3), rng.IntN(1000), 1+rng.IntN(4))
+		at := fmt.Sprintf("timestamptz '2019-12-31' + %d * interval '1 hour'", rng.IntN(72))
+		switch rng.IntN(8) {
+		case 0, 1, 2:
+			return fmt.Sprintf(`INSERT INTO %s VALUES (%d, %s, big(%d), %s) ON CONFLICT DO NOTHING`, name, id, row, n, at)
+		case 3, 4:
+			return fmt.Sprintf(`UPDATE %s SET (v, price, state) = (SELECT %s), at = %s WHERE id = %d`, name, row, at, id)
+		case 5:
+			return fmt.Sprintf(`UPDATE %s SET big = big(%d) WHERE id = %d`, name, n, id)
+		case 6:
+			return fmt.Sprintf(`UPDATE %[1]s SET id = %[2]d WHERE id = %[3]d AND NOT EXISTS (SELECT FROM %[1]s WHERE id = %[2]d)`, name, rng.IntN(150), id)
+		default:
+			return fmt.Sprintf(`DELETE FROM %s WHERE id = %d`, name, id)
+		}
+	}
+	write := func(transactions int) {
+		for n := range transactions {
+			statements := make([]string, 1+rng.IntN(4))
+			for i := range statements {
+				statements[i] = change(n)
+			}
+			testdb.Exec(t, source, strings.Join(statements, "; "))
+		}
+	}
+	write(300)
+	sluice := process.New(t, program, process.Config{Name: "filtered", Source: source, Sink: sink, Mirror: settings})
+	for range filterLives {
+		p := sluice.Run(t)
+		write(100)
+		p.Kill()
+	}
+	p := sluice.Run(t)
+	write(100)
+	for name, f := range filters {
+		rows := `SELECT coalesce(string_agg(t::text, ',' ORDER BY id), '') FROM ` + name + ` t`
+		await(t, p, name+" is not equal", equals(t, source, sink, rows+" WHERE "+f[1], rows))
 	}
 }

@@ -1,0 +1,13 @@
+UPDATE t SET v = 5 WHERE id = 3;
+UPDATE t SET v = 50 WHERE id = 3;
+UPDATE t SET v = 60 WHERE id = 4;
+UPDATE t SET id = 14 WHERE id = 4;
+UPDATE t SET id = 12, v = 2 WHERE id = 2;
+BEGIN; INSERT INTO t VALUES (5, 1, 'out'); INSERT INTO t VALUES (6, 99, 'in'); INSERT INTO t VALUES (7, 98, 'in'); COMMIT;
+DELETE FROM t WHERE id = 14;
+UPDATE keyless SET v = 30 WHERE v = 1;
+UPDATE keyless SET v = 2 WHERE v = 20;
+UPDATE keyless SET v = 3 WHERE v = 2;
+UPDATE keyless SET v = 31 WHERE v = 30;
+DELETE FROM keyless WHERE v = 3;
+TRUNCATE keyless;
