@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sluicehq/sluice/connector"
@@ -74,18 +75,26 @@ func (s *Source) goneHint() string {
 // coverageQuery is membershipQuery for a publication that was given, which may hold a table also by its schema (15 and
 // later) or hold all tables. Then no row filter or column list counts (get_rel_sync_entry in pgoutput.c).
 func (s *Source) coverageQuery() string {
-	bySchema := "false"
+	schemas := "SELECT NULL::oid AS oid, NULL::oid AS pnpubid, NULL::oid AS pnnspid"
 	if s.server.version >= 150000 {
-		bySchema = "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"
+		schemas = "SELECT oid, pnpubid, pnnspid FROM pg_catalog.pg_publication_namespace"
 	}
 	return `
 WITH RECURSIVE member AS (
-	SELECT c.oid AS prrelid, p.pubname, p.puballtables OR ` + bySchema + ` OR ` + wholeMember + ` AS whole
+	SELECT c.oid AS prrelid, p.pubname, p.puballtables OR s.oid IS NOT NULL OR ` + wholeMember + ` AS whole,
+	       array_remove(ARRAY[CASE WHEN p.puballtables THEN p.oid END, s.oid, m.oid], NULL) AS by
 	FROM pg_catalog.pg_class c JOIN pg_catalog.pg_publication p ON p.pubname = ANY($1)
 	LEFT JOIN pg_catalog.pg_publication_rel m ON m.prpubid = p.oid AND m.prrelid = c.oid
+	LEFT JOIN (` + schemas + `) s ON s.pnpubid = p.oid AND s.pnnspid = c.relnamespace
 	WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND ($2::oid[] IS NULL OR c.oid = ANY($2))
-	  AND (p.puballtables OR m.oid IS NOT NULL OR ` + bySchema + `)
+	  AND (p.puballtables OR m.oid IS NOT NULL OR s.oid IS NOT NULL)
 ), ` + membershipOfMembers
+}
+
+// takenOut reports whether a table that was held by some rows of the catalog, and is by others now, was not held by any
+// meanwhile. Rows that are made again have new OIDs.
+func takenOut(was, is []uint32) bool {
+	return len(was) > 0 && !slices.ContainsFunc(was, func(oid uint32) bool { return slices.Contains(is, oid) })
 }
 
 // refuseUncovered refuses the tables of which the given publication does not send every change. Where it does not exist
@@ -107,7 +116,7 @@ func (s *Source) refuseUncovered(ctx context.Context, q querier, tables []*catal
 	}
 	for _, t := range tables {
 		if m := members[t.oid]; m != nil && t.Refused == "" {
-			t.Refused = p.unfit(t.Table, m)
+			t.Refused, t.storage.Published = p.unfit(t.Table, m), m.by
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 
@@ -139,6 +140,9 @@ func (s *Source) readPublication(ctx context.Context, q querier, name string) (p
 	if errors.Is(err, pgx.ErrNoRows) {
 		return p, nil
 	}
+	if err != nil {
+		return p, err
+	}
 	if inserts && truncates && updates == deletes {
 		p.publishes = insertPublication
 		if updates {
@@ -147,7 +151,7 @@ func (s *Source) readPublication(ctx context.Context, q querier, name string) (p
 	}
 	p.exists, p.ours = true, s.env.ID != "" && p.mark == s.publicationMark()
 	p.given = s.given && !strings.HasPrefix(p.mark, markPrefix)
-	return p, err
+	return p, nil
 }
 
 // createPublications makes both, empty and with our mark, in one transaction: there is never one of ours without it.
@@ -216,6 +220,7 @@ type membership struct {
 	filtered    [publicationCount]bool // with one
 	identity    replicaIdentity
 	partitioned bool
+	by          []uint32 // of a given one: OIDs of the catalog's rows by which it holds the table
 }
 
 // replicaIdentity is what an UPDATE or DELETE of a table sends of the old row.
@@ -259,7 +264,7 @@ const usableIdentity = `CASE leaf.relreplident WHEN 'f' THEN true WHEN 'n' THEN 
 // come later an identity, so that there it is required.
 const membershipQuery = `
 WITH RECURSIVE member AS (
-	SELECT m.prrelid, p.pubname, ` + wholeMember + ` AS whole
+	SELECT m.prrelid, p.pubname, ` + wholeMember + ` AS whole, NULL::oid[] AS by
 	FROM pg_catalog.pg_publication_rel m JOIN pg_catalog.pg_publication p ON p.oid = m.prpubid
 	WHERE p.pubname = ANY($1) AND ($2::oid[] IS NULL OR m.prrelid = ANY($2))
 ), ` + membershipOfMembers
@@ -280,6 +285,7 @@ SELECT root.oid,
          AND (root.relkind <> 'p' OR EXISTS (
            SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = root.oid AND i.indisprimary AND i.indisvalid AND i.indimmediate)),
        coalesce(bool_and(leaf.relreplident = 'f'), false), root.relkind = 'p',
+       (SELECT m.by FROM member m WHERE m.prrelid = root.oid LIMIT 1),
        ARRAY(SELECT EXISTS (SELECT FROM member m WHERE m.prrelid = root.oid AND m.pubname = n.name AND m.whole)
              FROM unnest($1::text[]) WITH ORDINALITY n(name, i) ORDER BY n.i),
        ARRAY(SELECT EXISTS (SELECT FROM member m WHERE m.prrelid = root.oid AND m.pubname = n.name AND NOT m.whole)
@@ -315,7 +321,7 @@ func (s *Source) membershipOf(ctx context.Context, q querier, wanted []uint32) (
 	var relation uint32
 	var m membership
 	var in, filtered []bool
-	_, err = pgx.ForEachRow(rows, []any{&relation, &m.identity.usable, &m.identity.full, &m.partitioned, &in, &filtered}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&relation, &m.identity.usable, &m.identity.full, &m.partitioned, &m.by, &in, &filtered}, func() error {
 		one := m
 		copy(one.in[:], in)
 		copy(one.filtered[:], filtered)
@@ -323,6 +329,57 @@ func (s *Source) membershipOf(ctx context.Context, q querier, wanted []uint32) (
 		return nil
 	})
 	return found, err
+}
+
+// Uncovered finds the selected tables of which not all changes are published any more: somebody has altered a publication,
+// or a table's place in it; see connector.Coverer.
+func (st *stream) Uncovered(ctx context.Context) (map[schema.ID]string, error) {
+	const op = "look at the publications"
+	pubs, err := st.source.findPublications(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := st.source.checkPublications(pubs, position{system: st.source.server.system, timeline: st.source.server.timeline, lsn: st.start}); err != nil {
+		return nil, err
+	}
+	if st.source.given { // it refuses the tables that it does not cover, see refuseUncovered
+		return nil, nil
+	}
+	st.adding.Lock() // no table is on its way into a publication
+	defer st.adding.Unlock()
+	selected := *st.selected.Load()
+	oids := slices.Collect(maps.Keys(selected))
+	if len(oids) == 0 {
+		return nil, nil
+	}
+	now, err := st.source.membershipOf(ctx, st.source.pool, oids)
+	if err != nil {
+		return nil, wrapError(err, sourceSystem, op, schema.Name{})
+	}
+	uncovered := map[schema.ID]string{}
+	for oid, chosen := range selected {
+		if m := now[oid]; m != nil { // else it was dropped
+			if why := m.lacks(chosen.table); why != "" {
+				uncovered[chosen.table.ID] = why
+			}
+		}
+	}
+	return uncovered, nil
+}
+
+// lacks says what keeps changes of a table from being sent; "" if nothing does. A table in both publications gets the
+// changes of both.
+func (m *membership) lacks(t *schema.Table) string {
+	whole := m.in[fullPublication] || len(t.Key) == 0 && m.in[insertPublication]
+	switch {
+	case m.keyLost(t):
+		return "its replica identity does not send its key any more"
+	case whole:
+		return ""
+	case m.filtered[fullPublication] || m.filtered[insertPublication]:
+		return "it has a row filter or a column list in a publication of the mirror"
+	}
+	return "it was taken out of the publication"
 }
 
 // publish puts a table into the publication that suits it, and out of the other one. It reports whether that changed

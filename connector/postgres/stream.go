@@ -64,7 +64,10 @@ type selection struct {
 	after atomic.Uint64 // rows of transactions before it are of no use: the table was added behind them
 }
 
-var _ connector.Stream = (*stream)(nil)
+var (
+	_ connector.Stream  = (*stream)(nil)
+	_ connector.Coverer = (*stream)(nil)
+)
 
 // Stream opens the log. See connector.Source; there is one log in a database, so its name does not matter.
 func (s *Source) Stream(ctx context.Context, _ string, from connector.Positions) (connector.Stream, error) {

@@ -63,6 +63,34 @@ func phase(t *testing.T, s *process.Sluice, table, want, why string) error {
 	return fmt.Errorf("status:\n%s", status)
 }
 
+func TestTableTakenOutOfAGivenPublicationAndPutBackIsCopiedAgain(t *testing.T) {
+	source, sink := testServer.Database(t), testServer.Database(t)
+	testdb.Exec(t, source, "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1); CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (1); CREATE PUBLICATION theirs FOR TABLE a, b")
+	sluice := process.New(t, program, process.Config{
+		Name: "given_back", Source: asReader(t, source), Sink: sink, Publication: "theirs", Mirror: "tables: {discover_interval: 1s}",
+	})
+	const outAndBack = "ALTER PUBLICATION theirs DROP TABLE a; INSERT INTO a VALUES (%[1]d); ALTER PUBLICATION theirs ADD TABLE a; INSERT INTO b VALUES (%[1]d)"
+	p := sluice.Run(t)
+	for _, table := range []string{"a", "b"} {
+		await(t, p, "not copied", equals(t, source, sink, allIDs+table, allIDs+table))
+	}
+	testdb.Exec(t, source, fmt.Sprintf(outAndBack, 2))
+	for _, table := range []string{"a", "b"} {
+		await(t, p, "not equal behind what happened to the publication", equals(t, source, sink, allIDs+table, allIDs+table))
+	}
+	if code, err := p.Stop(catchUpLimit); err != nil || code != 0 {
+		t.Fatalf("stopped: exit code %d, %v", code, err)
+	}
+	testdb.Exec(t, source, fmt.Sprintf(outAndBack, 3))
+	p = sluice.Run(t)
+	for _, table := range []string{"a", "b"} {
+		await(t, p, "not equal behind what happened while it was stopped", equals(t, source, sink, allIDs+table, allIDs+table))
+	}
+	if n := testdb.QueryText(t, sink, `SELECT copy FROM sluice.owner WHERE "table" = 'b'`); n != "1" {
+		t.Errorf("the other table has been copied %s times", n)
+	}
+}
+
 func TestNewTableJoinsAtOnceWhereAllTablesArePublished(t *testing.T) {
 	source, sink := testServer.Database(t), testServer.Database(t)
 	testdb.Exec(t, source, "CREATE TABLE old (id int PRIMARY KEY); INSERT INTO old VALUES (1); CREATE PUBLICATION theirs FOR ALL TABLES")
