@@ -209,17 +209,17 @@ func (s *Source) resumeSlot(ctx context.Context, id identity, h history, from co
 		return 0, 0, &connector.Error{System: sourceSystem, Op: "open the stream", Err: err}
 	}
 	if p.system != id.system {
-		return 0, 0, gap(p, fmt.Errorf("this is another server: its system identifier is %d", id.system))
+		return 0, 0, otherHistory(p, fmt.Errorf("this is another server: its system identifier is %d", id.system))
 	}
 	if !h.contains(p) {
-		return 0, 0, gap(p, fmt.Errorf("the server is on timeline %d, which left timeline %d before this position (it was promoted or restored)", h.timeline, p.timeline))
+		return 0, 0, otherHistory(p, fmt.Errorf("the server is on timeline %d, which left timeline %d before this position (it was promoted or restored)", h.timeline, p.timeline))
 	}
 	flushed, err := s.readLSN(ctx, flushedLog)
 	if err != nil {
 		return 0, 0, err
 	}
 	if flushed < p.lsn {
-		return 0, 0, gap(p, fmt.Errorf("the server's log ends at %s, before this position: it was restored from a backup", flushed))
+		return 0, 0, otherHistory(p, fmt.Errorf("the server's log ends at %s, before this position: it was restored from a backup", flushed))
 	}
 	pubs, err := s.readPublications(ctx)
 	if err != nil {

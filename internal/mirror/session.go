@@ -305,7 +305,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 			t.deleted(retired)
 		}
 		t.setPhase(Pending, "", "")
-		if why != "" {
+		if why != "" && !stays {
 			s.Log.Warn("table is copied anew", "table", t.planned.table.Name.String(), "reason", why)
 			s.event(ctx, t.planned.table.Name, "copy_again", why)
 		}
