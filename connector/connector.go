@@ -78,6 +78,13 @@ type RowReader interface {
 	Close() error
 }
 
+// Rewound is a Stream that may begin before the position that it was opened after: where the log stands that keeps what was
+// not acknowledged. Every transaction from there on comes, so one that the sink knows of and that does not come was in
+// another history: that of a server which was restored since, and whose log has grown beyond it again.
+type Rewound interface {
+	Delivers() Positions // from here on; any time
+}
+
 // Stream follows one log. Add, Drop and Ack may be called while Next blocks.
 type Stream interface {
 	// Add selects a table: before the first Next from the stream's start, later from the Positions returned. Changes

@@ -37,7 +37,8 @@ type stream struct {
 	lookup tableLookup
 	sender *walsender
 	prefix string // of every position: system and timeline
-	start  LSN    // where the slot stood, or the position that was asked for
+	from   LSN    // where the slot stood: the server delivers what commits from here on
+	start  LSN    // the same, or the position that was asked for
 	fresh  bool   // the slot was made by this stream
 
 	adding   sync.Mutex // one change of the publications and the selection at a time
@@ -64,7 +65,10 @@ type selection struct {
 	after atomic.Uint64 // rows of transactions before it are of no use: the table was added behind them
 }
 
-var _ connector.Stream = (*stream)(nil)
+var (
+	_ connector.Stream  = (*stream)(nil)
+	_ connector.Rewound = (*stream)(nil)
+)
 
 // Stream opens the log. See connector.Source; there is one log in a database, so its name does not matter.
 func (s *Source) Stream(ctx context.Context, _ string, from connector.Positions) (connector.Stream, error) {
@@ -129,8 +133,14 @@ func (s *Source) openStream(ctx context.Context, conn *pgconn.PgConn, from conne
 	if st.sender, err = startReplication(ctx, conn, s.slotName(), s.publicationNames()); err != nil {
 		return nil, err
 	}
+	st.from = confirmed
 	st.begin(ctx, confirmed, timeout)
 	return st, nil
+}
+
+// Delivers is part of connector.Rewound.
+func (st *stream) Delivers() connector.Positions {
+	return connector.Positions{"": st.position(st.from)}
 }
 
 // begin starts the goroutine that keeps the server informed, which Close ends and waits for.

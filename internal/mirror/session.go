@@ -256,7 +256,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		}
 	}
 	if err == nil && do == resume {
-		start := t.log.start
+		start := t.log.delivers
 		if t.lane.SpoolBytes() > 0 {
 			start = nil // what the spool holds goes on from the checkpoint; the lane knows whom it must meet behind that
 		}
