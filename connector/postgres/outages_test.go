@@ -302,7 +302,11 @@ func TestWhateverIsLostTheTablesAreEqualAfterwards(t *testing.T) {
 			ends: "promoted",
 		},
 		"disk of the source restored": {
-			own: true, prepare: cloneDisk,
+			own: true,
+			prepare: func(o *outage) {
+				cloneDisk(o)
+				testdb.Exec(o, o.source, "SELECT pg_switch_wal()") // further than what the clone writes
+			},
 			lose: func(o *outage, _ backups) { failOver(o) },
 			ends: "restored from a backup",
 		},
