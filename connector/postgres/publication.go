@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 
@@ -283,6 +284,54 @@ func (s *Source) membershipOf(ctx context.Context, q querier, wanted []uint32) (
 		return nil
 	})
 	return found, err
+}
+
+// Uncovered finds the selected tables of which not all changes are published any more: somebody has altered a publication,
+// or a table's place in it; see connector.Coverer.
+func (st *stream) Uncovered(ctx context.Context) (map[schema.ID]string, error) {
+	const op = "look at the publications"
+	pubs, err := st.source.findPublications(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := st.source.checkPublications(pubs, position{system: st.source.server.system, timeline: st.source.server.timeline, lsn: st.start}); err != nil {
+		return nil, err
+	}
+	st.adding.Lock() // no table is on its way into a publication
+	defer st.adding.Unlock()
+	selected := *st.selected.Load()
+	oids := slices.Collect(maps.Keys(selected))
+	if len(oids) == 0 {
+		return nil, nil
+	}
+	now, err := st.source.membershipOf(ctx, st.source.pool, oids)
+	if err != nil {
+		return nil, wrapError(err, sourceSystem, op, schema.Name{})
+	}
+	uncovered := map[schema.ID]string{}
+	for oid, chosen := range selected {
+		if m := now[oid]; m != nil { // else it was dropped
+			if why := m.lacks(chosen.table); why != "" {
+				uncovered[chosen.table.ID] = why
+			}
+		}
+	}
+	return uncovered, nil
+}
+
+// lacks says what keeps changes of a table from being sent; "" if nothing does. A table in both publications gets the
+// changes of both.
+func (m *membership) lacks(t *schema.Table) string {
+	whole := m.in[fullPublication] || len(t.Key) == 0 && m.in[insertPublication]
+	switch {
+	case m.keyLost(t):
+		return "its replica identity does not send its key any more"
+	case whole:
+		return ""
+	case m.filtered[fullPublication] || m.filtered[insertPublication]:
+		return "it has a row filter or a column list in a publication of the mirror"
+	}
+	return "it was taken out of the publication"
 }
 
 // publish puts a table into the publication that suits it, and out of the other one. It reports whether that changed

@@ -67,6 +67,7 @@ type selection struct {
 
 var (
 	_ connector.Stream  = (*stream)(nil)
+	_ connector.Coverer = (*stream)(nil)
 	_ connector.Rewound = (*stream)(nil)
 )
 

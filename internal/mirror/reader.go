@@ -35,6 +35,7 @@ type logReader struct {
 
 	mu     sync.Mutex
 	tables map[schema.ID]*table // those that were added
+	found  map[schema.ID]foundVersion
 }
 
 // openLog returns the reader of a log, opened at the floor. A log without a floor begins now, and its floor is durable
@@ -130,6 +131,7 @@ func (l *logReader) join(ctx context.Context, t *table) (connector.Positions, er
 func (l *logReader) forget(t *table) {
 	l.mu.Lock()
 	delete(l.tables, t.id)
+	delete(l.found, t.id)
 	l.mu.Unlock()
 	t.mu.Lock()
 	t.joined = false
@@ -181,7 +183,9 @@ func (l *logReader) run(ctx context.Context) error {
 		case *connector.Unselected:
 			l.s.noticed(e)
 		case *connector.Progress:
-			err = l.progress(e)
+			if err = l.progress(e); err == nil {
+				err = l.release(ctx)
+			}
 		default:
 			err = fmt.Errorf("stream delivered an event of type %T", event)
 		}
@@ -189,6 +193,11 @@ func (l *logReader) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// appendChange puts a version that was not read from the log into a table's lane.
+func (l *logReader) appendChange(ctx context.Context, id schema.ID, v *schema.Table) error {
+	return l.append(ctx, id, lane.Item{Change: &connector.SchemaChange{Table: v}})
 }
 
 func (l *logReader) append(ctx context.Context, id schema.ID, it lane.Item) error {
@@ -238,10 +247,6 @@ const lookPause = 5 * time.Second
 // discover looks for tables that came, went or changed without a change of their rows: every so often, and at once when
 // the log has changes of a table that is not known.
 func (s *session) discover(ctx context.Context) error {
-	if s.Limits.DiscoverEvery == 0 {
-		<-ctx.Done()
-		return ctx.Err()
-	}
 	pause := time.Duration(0)
 	for wait := s.Limits.DiscoverEvery; ; pause = min(wait, lookPause) {
 		select {
@@ -249,9 +254,13 @@ func (s *session) discover(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		var due <-chan time.Time
+		if wait > 0 {
+			due = time.After(wait - pause)
+		}
 		select {
 		case <-s.look:
-		case <-time.After(wait - pause):
+		case <-due:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -261,7 +270,7 @@ func (s *session) discover(ctx context.Context) error {
 		}
 		wait = s.Limits.DiscoverEvery
 		if !settled {
-			wait = min(wait, retryPause)
+			wait = retryPause // also where discovery is off
 		}
 	}
 }
@@ -279,17 +288,14 @@ func (s *session) noticed(u *connector.Unselected) {
 	case t != nil && !t.inPhase(Refused):
 		return
 	}
-	select {
-	case s.look <- struct{}{}:
-	default: // it is to be looked at already
-	}
+	s.lookAround()
 }
 
 // passOver remembers which of the source's tables are not selected.
 func (s *session) passOver(found []*schema.Table) {
 	passedOver := map[schema.ID]schema.Name{}
 	for _, t := range found {
-		if _, selected := s.Select(t); !selected {
+		if _, selected := s.selector().Select(t); !selected {
 			passedOver[t.ID] = t.Name
 		}
 	}
@@ -310,47 +316,82 @@ func (s *session) discoverOnce(ctx context.Context) (settled bool, err error) {
 	for _, f := range found {
 		present[f.ID] = f
 		t := s.table(f.ID)
-		if t == nil && s.FollowNew || t != nil && t.inPhase(Refused) {
+		if t == nil && (s.FollowNew || s.known[f.ID]) || t != nil && t.inPhase(Refused) {
 			newcomers = append(newcomers, f)
 		}
 	}
-	for _, t := range s.allTables() {
-		if err := s.recheck(ctx, t, present[t.id]); err != nil {
+	heads := map[*logReader]connector.Positions{}
+	for _, l := range s.allLogs() {
+		if heads[l], err = s.source.Head(ctx, l.name); err != nil {
 			return false, err
 		}
+	}
+	for _, t := range s.allTables() {
+		if err := s.recheck(ctx, t, present[t.id], heads[t.log]); err != nil {
+			return false, err
+		}
+	}
+	if err := s.checkCoverage(ctx); err != nil {
+		return false, err
 	}
 	return s.welcome(ctx, newcomers, present)
 }
 
 // recheck compares a table with what discovery found of it now; nil: it is gone. What changed goes through the lane, so
-// that it is acted on behind the changes that came before it.
-func (s *session) recheck(ctx context.Context, t *table, now *schema.Table) error {
-	if now != nil && t.changedWhilePaused(now) {
-		s.Log.Info("table has changed, trying again", "table", now.Name.String())
+// that it is acted on behind the changes that came before it: the log ended at head after discovery had looked.
+func (s *session) recheck(ctx context.Context, t *table, now *schema.Table, head connector.Positions) error {
+	t.mu.Lock()
+	was := t.acted()
+	t.mu.Unlock()
+	if t.inPhase(Paused) {
+		return s.recheckPaused(ctx, t, was, now)
 	}
 	if !t.inPhase(CatchingUp, Streaming) {
 		return nil
 	}
-	t.mu.Lock()
-	was, mirrored, settings := t.planned.table, t.planned.target.Table, t.planned.settings
-	t.mu.Unlock()
 	switch {
 	case now == nil:
 		gone := *was
 		gone.Refused = "it was dropped at the source"
-		now = &gone
-	case now.Refused == "":
-		chosen, why := choose(now, settings)
-		if now.Version <= was.Version || why == "" && fingerprintOf(chosen.table) == fingerprintOf(mirrored) {
+		return t.log.appendChange(ctx, t.id, &gone)
+	case now.Refused != "":
+		return t.log.appendChange(ctx, t.id, now)
+	case now.Version <= was.Version:
+		return nil
+	}
+	return t.log.find(ctx, t.id, foundVersion{table: now, at: head})
+}
+
+// recheckPaused lets a paused table go that was dropped or renamed: another one may wait for its destination.
+func (s *session) recheckPaused(ctx context.Context, t *table, was, now *schema.Table) error {
+	if now == nil {
+		if !t.seize() {
 			return nil
 		}
+		gone := *was
+		gone.Refused = "it was dropped at the source"
+		return s.giveBack(t, s.tableGone(ctx, t, &gone))
 	}
-	return t.log.append(ctx, t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
+	if t.changedWhilePaused(now) {
+		s.Log.Info("table has changed, trying again", "table", now.Name.String())
+	}
+	if now.Name == was.Name {
+		return nil
+	}
+	ps, err := planTables(ctx, []*schema.Table{now}, s.selector().Select, s.origin, s.sink, nil)
+	if err != nil {
+		return err
+	}
+	why := t.movesTo(now, ps)
+	if why == "" || !t.seize() {
+		return nil
+	}
+	return s.giveBack(t, s.renamedAway(ctx, t, now, why))
 }
 
 // welcome takes in tables that were found since the session began, and refused ones that have become fit. One whose
-// destination is that of a table that is gone comes in a later round, when nothing more is applied to the destination:
-// settled is false then.
+// destination is that of a table that is gone or renamed comes in a later round, when nothing more is applied to the
+// destination: settled is false then.
 func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, present map[schema.ID]*schema.Table) (settled bool, err error) {
 	ps, err := planTables(ctx, newcomers, s.selector().Select, s.origin, s.sink, nil)
 	if err != nil {
@@ -358,7 +399,7 @@ func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, presen
 	}
 	settled = true
 	for _, p := range ps {
-		if owner := s.ownerOf(p); owner != nil && present[owner.id] == nil {
+		if owner := s.ownerOf(p); owner != nil && (present[owner.id] == nil || present[owner.id].Name != owner.name()) {
 			settled = false
 			continue
 		} else if owner != nil {

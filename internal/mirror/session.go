@@ -237,6 +237,10 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 
 // placeTable puts one table where the evidence says.
 func (s *session) placeTable(ctx context.Context, t *table, entries map[string]string, saved state.Table) error {
+	present := t.planned
+	if err := s.restoreVersion(ctx, t, entries); err != nil {
+		return err
+	}
 	e, err := s.gather(t, entries, saved)
 	if err != nil {
 		return err
@@ -290,6 +294,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		s.joins.push(t)
 		return nil
 	case recopy:
+		t.planned = present
 		if err := s.emptyLane(t); err != nil {
 			return err
 		}
@@ -324,7 +329,10 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	if stays {
 		t.stayPaused(&saved)
 	}
-	return s.goOn(ctx, t)
+	if err := s.goOn(ctx, t); err != nil || present.table == t.planned.table || !t.inPhase(CatchingUp) {
+		return err
+	}
+	return t.log.find(ctx, t.id, foundVersion{table: present.table, at: t.goal})
 }
 
 // keepChanges has the changes of a table put into its lane that is not to be applied now. Where that cannot be the log
@@ -380,7 +388,7 @@ func (s *session) joinAgain(ctx context.Context, t *table, at *apply.Checkpoint)
 func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {
 	e := evidence{
 		copy: t.planned.target.Copy, fresh: t.log.fresh, sinkBehind: t.log.sinkBehind,
-		settings: settingsOf(t.planned.target, t.planned.settings), fingerprint: fingerprintOf(t.planned.target.Table),
+		settings: settingsOf(t.planned.target, t.planned.settings), fingerprint: versionOf(t.planned.table), renamed: t.renamed,
 		newest: saved.Copy,
 	}
 	var err error
@@ -653,7 +661,7 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 		return err
 	}
 	retry := s.Limits.RetryPaused
-	if errors.Is(cause, errAged) || errors.Is(cause, errOutrun) {
+	if errors.Is(cause, errSchemaPolicy) || errors.Is(cause, errAged) || errors.Is(cause, errOutrun) {
 		retry = 0 // it would come to the same
 	}
 	t.pause(cause, retry)

@@ -11,7 +11,6 @@ import (
 	"github.com/sluicehq/sluice/internal/apply"
 	"github.com/sluicehq/sluice/internal/lane"
 	"github.com/sluicehq/sluice/internal/state"
-	"github.com/sluicehq/sluice/schema"
 )
 
 // fullPause is how long the reader waits for room in the spool before it looks again, if nothing is freed before.
@@ -461,26 +460,4 @@ func (s *session) readLost(ctx context.Context, t *table, err error) error {
 		return spoolError(err)
 	}
 	return s.copyAgain(ctx, t, err.Error())
-}
-
-// oldChanged acts on a change of a table's schema that an earlier process read. Its versions were counted differently,
-// so columns alone compare.
-func (s *session) oldChanged(ctx context.Context, t *table, change *connector.SchemaChange) error {
-	if change.Commit.Position != "" {
-		if had, err := t.apply.Has(change.Commit); err != nil || had {
-			return err
-		}
-	}
-	if s.sameColumns(t, change.Table) && change.Table.Refused == "" && !change.Rewrote {
-		return nil
-	}
-	return s.copyAgain(ctx, t, "its columns changed while it was behind")
-}
-
-// sameColumns reports whether rows written under a version of a table can be read as those of the present one.
-func (s *session) sameColumns(t *table, v *schema.Table) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now, why := choose(v, t.planned.settings)
-	return why == "" && layoutOf(now.table) == layoutOf(t.planned.target.Table)
 }

@@ -52,10 +52,13 @@ type table struct {
 	remedy   string // and what to do
 	pausedBy string // for Paused: byFault, byPerson, byConfig, byGap
 	since    time.Time
-	retryAt  time.Time // for Paused by a fault
-	waiting  string    // for Copying: whom its snapshot waits for
-	copy     int       // the newest copy begun
-	copyKeys []string  // of the last copy's entries that are in the sink: its plan, its chunks
+	retryAt  time.Time     // for Paused by a fault
+	waiting  string        // for Copying: whom its snapshot waits for
+	ignored  *schema.Table // the version whose changes are applied as if they were planned.table's
+	lost     string        // why changes of it are missing from the stream
+	renamed  bool          // its rows are stored under another name of it
+	copy     int           // the newest copy begun
+	copyKeys []string      // of the last copy's entries that are in the sink: its plan, its chunks
 	// unfinished is the copy under way, or one that was cut off, if it may go on under another snapshot.
 	unfinished *unfinished
 	apply      *apply.Table        // from Ready on
