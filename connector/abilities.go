@@ -38,6 +38,12 @@ type (
 	Rewriter interface {
 		Rewrote(from, to *schema.Table) string
 	}
+	// Rewound is a Stream that may begin before the position that it was opened after: where the log stands that keeps what
+	// was not acknowledged. Every transaction from there on comes, so one that the sink knows of and that does not come was
+	// in another history: that of a server which was restored since, and whose log has grown beyond it again.
+	Rewound interface {
+		Delivers() Positions // from here on
+	}
 	// Coverer is a Stream that looks whether all changes of the tables that were added to it are still sent. It returns
 	// the others, each with what keeps changes from being sent.
 	Coverer interface {

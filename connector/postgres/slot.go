@@ -280,6 +280,11 @@ func gap(from position, why error) error {
 	}
 }
 
+// otherHistory is a gap behind which the server may not be the one that it was.
+func otherHistory(from position, why error) error {
+	return gap(from, &connector.OtherHistoryError{Err: why})
+}
+
 // notOurs refuses to touch an object that carries one of our names but not our mark.
 func (s *Source) notOurs(op, what, drop string) error {
 	return &connector.Error{

@@ -37,7 +37,8 @@ type stream struct {
 	lookup tableLookup
 	sender *walsender
 	prefix string // of every position: system and timeline
-	start  LSN    // where the slot stood, or the position that was asked for
+	from   LSN    // where the slot stood: the server delivers what commits from here on
+	start  LSN    // the same, or the position that was asked for
 	fresh  bool   // the slot was made by this stream
 
 	adding   sync.Mutex // one change of the publications and the selection at a time
@@ -67,6 +68,7 @@ type selection struct {
 var (
 	_ connector.Stream  = (*stream)(nil)
 	_ connector.Coverer = (*stream)(nil)
+	_ connector.Rewound = (*stream)(nil)
 )
 
 // Stream opens the log. See connector.Source; there is one log in a database, so its name does not matter.
@@ -135,8 +137,14 @@ func (s *Source) openStream(ctx context.Context, conn *pgconn.PgConn, from conne
 	if st.sender, err = startReplication(ctx, conn, s.slotName(), s.publicationNames()); err != nil {
 		return nil, err
 	}
+	st.from = confirmed
 	st.begin(ctx, confirmed, timeout)
 	return st, nil
+}
+
+// Delivers is part of connector.Rewound.
+func (st *stream) Delivers() connector.Positions {
+	return connector.Positions{"": st.position(st.from)}
 }
 
 // begin starts the goroutine that keeps the server informed, which Close ends and waits for.
@@ -228,17 +236,17 @@ func (s *Source) resumeSlot(ctx context.Context, id identity, h history, from co
 		return 0, 0, &connector.Error{System: sourceSystem, Op: "open the stream", Err: err}
 	}
 	if p.system != id.system {
-		return 0, 0, gap(p, fmt.Errorf("this is another server: its system identifier is %d", id.system))
+		return 0, 0, otherHistory(p, fmt.Errorf("this is another server: its system identifier is %d", id.system))
 	}
 	if !h.contains(p) {
-		return 0, 0, gap(p, fmt.Errorf("the server is on timeline %d, which left timeline %d before this position (it was promoted or restored)", h.timeline, p.timeline))
+		return 0, 0, otherHistory(p, fmt.Errorf("the server is on timeline %d, which left timeline %d before this position (it was promoted or restored)", h.timeline, p.timeline))
 	}
 	flushed, err := s.readLSN(ctx, flushedLog)
 	if err != nil {
 		return 0, 0, err
 	}
 	if flushed < p.lsn {
-		return 0, 0, gap(p, fmt.Errorf("the server's log ends at %s, before this position: it was restored from a backup", flushed))
+		return 0, 0, otherHistory(p, fmt.Errorf("the server's log ends at %s, before this position: it was restored from a backup", flushed))
 	}
 	pubs, err := s.readPublications(ctx)
 	if err != nil {

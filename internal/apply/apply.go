@@ -27,10 +27,11 @@ type Table struct {
 	reread  int64          // rows, since Reread was called last
 }
 
-// NewTable returns a Table of the rows that keep takes, of all if it is nil, that goes on from the checkpoint at. floor is where the log was opened: if that is before the
-// checkpoint, the checkpoint's own transaction must come again, and a log without it is another history.
+// NewTable returns a Table of the rows that keep takes, of all if it is nil, that goes on from the checkpoint at. from is
+// where the log begins to be delivered: if that is before the checkpoint, the checkpoint's own transaction must come again,
+// and a log without it is another history.
 func NewTable(
-	target *connector.Target, keep *filter.Filter, at Checkpoint, floor connector.Positions, log Log, sink connector.Sink, alloc memory.Allocator,
+	target *connector.Target, keep *filter.Filter, at Checkpoint, from connector.Positions, log Log, sink connector.Sink, alloc memory.Allocator,
 ) (*Table, error) {
 	decoder, err := log.Decoder(target.Table)
 	if err != nil {
@@ -46,7 +47,7 @@ func NewTable(
 	if at.Overlap != "" && t.source == nil {
 		return nil, t.fault("go on behind its copy", nil, errNoFinder)
 	}
-	if start, ok := floor[at.Part]; ok && at.Tag != 0 {
+	if start, ok := from[at.Part]; ok && at.Tag != 0 {
 		order, err := log.Compare(start, at.Position)
 		if err != nil {
 			return nil, err

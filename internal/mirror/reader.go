@@ -22,7 +22,9 @@ type logReader struct {
 	name   string
 	stream connector.Stream
 	start  connector.Positions // where reading began: the floor, of this or an earlier session
-	fresh  bool                // the log begins with this session
+	// delivers is from where on the source sends everything: the start, or before it.
+	delivers connector.Positions
+	fresh    bool // the log begins with this session
 	// sinkBehind: the floor in the sink is before the one in the state.
 	sinkBehind bool
 	spooled    map[schema.ID][]lane.Run           // what the spool held, as the floor in the sink says, of tables behind that floor
@@ -65,7 +67,10 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 			return nil, err
 		}
 	}
-	l.saved = l.start
+	l.saved, l.delivers = l.start, l.start
+	if rewound, ok := l.stream.(connector.Rewound); ok && !l.fresh {
+		l.delivers = rewound.Delivers()
+	}
 	l.last.Store(&connector.Progress{UpTo: l.start, Time: time.Now()})
 	if l.fresh {
 		if err := s.writeFloor(ctx, l, l.start, nil); err != nil {

@@ -261,7 +261,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		}
 	}
 	if err == nil && do == resume {
-		start := t.log.start
+		start := t.log.delivers
 		if t.lane.SpoolBytes() > 0 {
 			start = nil // what the spool holds goes on from the checkpoint; the lane knows whom it must meet behind that
 		}
@@ -311,7 +311,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 			t.deleted(retired)
 		}
 		t.setPhase(Pending, "", "")
-		if why != "" {
+		if why != "" && !stays {
 			s.Log.Warn("table is copied anew", "table", t.planned.table.Name.String(), "reason", why)
 			s.event(ctx, t.planned.table.Name, "copy_again", why)
 		}

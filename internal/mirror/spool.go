@@ -51,7 +51,7 @@ func (s *session) openLane(t *table, at *apply.Checkpoint) (lost string, err err
 		t.lane = lane.New(s.budget)
 		return "", nil
 	}
-	t.lane, err = s.spool.Open(t.id, t.log.start)
+	t.lane, err = s.spool.Open(t.id, t.log.delivers)
 	_, damaged := errors.AsType[*lane.DamagedError](err)
 	switch {
 	case damaged, connector.KindOf(err) == connector.Gap && err != nil:
@@ -181,7 +181,7 @@ func (s *session) putIn(ctx context.Context, t *table, it lane.Item) error {
 		full, isFull := errors.AsType[*lane.FullError](err)
 		switch {
 		case errors.Is(err, lane.ErrDiverged):
-			return &connector.Error{Kind: connector.Gap, System: "spool", Op: "go on behind what it holds", Table: t.name(), Err: err}
+			return &connector.Error{Kind: connector.Gap, System: "spool", Op: "go on behind what it holds", Table: t.name(), Err: &connector.OtherHistoryError{Err: err}}
 		case !isFull:
 			s.doomed.Store(nil)
 			return spoolError(err)

@@ -33,6 +33,7 @@ const (
 	byFault  = "fault"  // tried again by itself
 	byPerson = "person" // until a person resumes it
 	byConfig = "config" // other settings than those under which it is mirrored
+	byGap    = "gap"    // the log lacks changes of it: until a person has it copied anew
 )
 
 // table is one mirrored table while a session runs. Its lane has locks of its own; mu guards the rest.
@@ -49,7 +50,7 @@ type table struct {
 	phase    Phase
 	reason   string // for Paused and Refused: why
 	remedy   string // and what to do
-	pausedBy string // for Paused: byFault, byPerson, byConfig
+	pausedBy string // for Paused: byFault, byPerson, byConfig, byGap
 	since    time.Time
 	retryAt  time.Time     // for Paused by a fault
 	waiting  string        // for Copying: whom its snapshot waits for
