@@ -144,6 +144,10 @@ var existing = map[config.Existing]connector.Existing{
 	config.RefuseExisting: connector.RefuseExisting, config.ReplaceExisting: connector.ReplaceExisting, config.MergeExisting: connector.MergeExisting,
 }
 
+var schemaPolicies = map[config.SchemaChanges]mirror.SchemaPolicy{
+	config.FollowSchema: mirror.FollowSchema, config.PauseSchema: mirror.PauseSchema, config.IgnoreSchema: mirror.IgnoreSchema,
+}
+
 // selects reports whether and how a table is mirrored.
 func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 	settings := m.file.Mirror
@@ -154,12 +158,13 @@ func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 	history := settings.ModeOf(t.Name) == config.History || keyless
 	own := settings.ForTable(t.Name)
 	return mirror.Settings{
-		Destination: settings.DestinationOf(t.Name),
-		History:     history,
-		SoftDelete:  settings.DeletesOf(t.Name) == config.SoftDeletes && !keyless,
-		Existing:    existing[settings.ExistingOf(t.Name)],
-		Quarantine:  settings.OnBadRowOf(t.Name) == config.QuarantineBadRow,
-		Key:         own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Filter: own.Filter, Where: own.Where,
+		Destination:   settings.DestinationOf(t.Name),
+		History:       history,
+		SoftDelete:    settings.DeletesOf(t.Name) == config.SoftDeletes && !keyless,
+		Existing:      existing[settings.ExistingOf(t.Name)],
+		Quarantine:    settings.OnBadRowOf(t.Name) == config.QuarantineBadRow,
+		SchemaChanges: schemaPolicies[settings.SchemaChangesOf(t.Name)], DropColumns: settings.DroppedColumns == config.DropColumns,
+		Key: own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Filter: own.Filter, Where: own.Where,
 	}, true
 }
 

@@ -40,10 +40,9 @@ func (l *LeftOut) Without(ctx context.Context, alloc memory.Allocator, rows *con
 		rows.Values.Retain()
 		return rows, nil
 	}
-	keys := newKeyEncoder(rows.Values, rows.Table.Key)
 	var left []int32
 	for i := range int32(rows.Len()) {
-		if l.rows[rowID(keys.encode(int(i)))] == nil {
+		if l.rows[rowID(rows.Values, rows.Table.Key, int(i))] == nil {
 			left = append(left, i)
 		}
 	}
@@ -63,8 +62,7 @@ func (l *LeftOut) Add(rows *connector.Rows, err error) error {
 	if cannot != nil {
 		return errors.Join(err, cannot)
 	}
-	keys := newKeyEncoder(rows.Values, rows.Table.Key)
-	q.ID, q.Table, q.Copy, q.Op, q.Attempts = rowID(keys.encode(e.Row)), rows.Table.Name.String(), l.copy, "copy", 1
+	q.ID, q.Table, q.Copy, q.Op, q.Attempts = rowID(rows.Values, rows.Table.Key, e.Row), rows.Table.Name.String(), l.copy, "copy", 1
 	q.Since, q.Reason = time.Now(), cut(err.Error(), maxReasonBytes)
 	l.rows[q.ID] = q
 	return err

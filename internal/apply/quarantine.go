@@ -239,10 +239,15 @@ func full(cause error) error {
 	return e
 }
 
-// rowID identifies a key within its table.
-func rowID(encoded []byte) string {
-	sum := sha256.Sum256(encoded)
-	return hex.EncodeToString(sum[:16])
+// rowID identifies the key of a row within its table. It is made of text, so that it stays the same when the type of a
+// column of the key is widened.
+func rowID(values arrow.RecordBatch, key []int, i int) string {
+	h := sha256.New()
+	for _, c := range key {
+		text := values.Column(c).ValueStr(i)
+		fmt.Fprintf(h, "%d %s", len(text), text)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 // keyStrings returns the key of a row in the form that keyRecord reads.

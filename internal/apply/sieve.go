@@ -17,7 +17,6 @@ type sieve struct {
 	rows *connector.Rows
 	key  []int
 	copy int
-	keys keyEncoder
 	held map[string]held // before the rows
 	moves
 	bad  map[int32]error  // by row: why the sink refuses it
@@ -35,7 +34,7 @@ type moves map[string]*Quarantined
 var errUnsentOfHeld = errors.New("an earlier change of the row is in quarantine, and this one leaves out values that did not change")
 
 func newSieve(rows *connector.Rows, key []int, copy int, held map[string]held, bad map[int32]error) *sieve {
-	s := &sieve{rows: rows, key: key, copy: copy, keys: newKeyEncoder(rows.Values, key), held: held, moves: moves{}, bad: bad}
+	s := &sieve{rows: rows, key: key, copy: copy, held: held, moves: moves{}, bad: bad}
 	for n, c := range rows.Commits {
 		for range c.Rows {
 			s.commits = append(s.commits, n)
@@ -135,7 +134,7 @@ func (s *sieve) move(before, i int32) error {
 	return nil
 }
 
-func (s *sieve) id(i int32) string { return rowID(s.keys.encode(int(i))) }
+func (s *sieve) id(i int32) string { return rowID(s.rows.Values, s.key, int(i)) }
 
 func (s *sieve) partial(i int32) bool {
 	for c := range s.rows.Unsent {

@@ -16,7 +16,8 @@ type evidence struct {
 	fresh       bool              // the log starts now: nobody has the changes since the checkpoint
 	sinkBehind  bool              // the sink's floor is before the state's: the sink is older than what was acknowledged
 	settings    string            // as configured now
-	fingerprint string            // of the table's columns as they are now
+	fingerprint string            // of the version that its rows are stored under, as far as that is known, else the present one
+	renamed     bool              // it has another name than its rows are stored under
 	unfinished  *unfinished       // the copy that the sink's entries say was begun; nil: none that can be gone on with
 	newest      int               // the newest copy that the state knows of
 }
@@ -44,6 +45,8 @@ func reconcile(e evidence, compare func(a, b connector.Position) (int, error)) (
 		return carryOn, "", nil
 	case !e.entry.Ready:
 		return recopy, "its last copy was interrupted, or it was left out since", nil
+	case e.entry.Settings != e.settings && e.renamed:
+		return recopy, "it has another name now, and with it another destination", nil
 	case e.entry.Settings != e.settings:
 		return refuse, settingsDiffer(e.entry.Settings, e.settings), nil
 	case e.copy == 0:
@@ -51,7 +54,7 @@ func reconcile(e evidence, compare func(a, b connector.Position) (int, error)) (
 	case e.copy != e.entry.Copy:
 		return recopy, fmt.Sprintf("its destination holds copy %d, its checkpoint belongs to copy %d", e.copy, e.entry.Copy), nil
 	case e.entry.Fingerprint != e.fingerprint:
-		return recopy, "its columns changed", nil
+		return recopy, "the version that its rows are stored under is not known", nil
 	case e.saved == nil:
 		return olderUnless(!e.sinkBehind)
 	case !e.saved.Ready || e.saved.Copy != e.entry.Copy:

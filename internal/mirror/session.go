@@ -40,6 +40,7 @@ type session struct {
 
 	spool    *lane.Spool     // nil: lanes stay in memory
 	listed   []state.Segment // of the spool, as the state has them; keepFloor's own
+	unsure   bool            // the state may have another list; likewise
 	floorErr error           // keepFloor's, set before it ends
 	doomed   atomic.Pointer[doom]
 
@@ -244,6 +245,10 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 
 // placeTable puts one table where the evidence says.
 func (s *session) placeTable(ctx context.Context, t *table, entries map[string]string, saved state.Table) error {
+	present := t.planned
+	if err := s.restoreVersion(ctx, t, entries); err != nil {
+		return err
+	}
 	e, err := s.gather(t, entries, saved)
 	if err != nil {
 		return err
@@ -263,7 +268,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		}
 	}
 	if err == nil && do == resume {
-		start := t.log.start
+		start := t.log.delivers
 		if t.lane.SpoolBytes() > 0 {
 			start = nil // what the spool holds goes on from the checkpoint; the lane knows whom it must meet behind that
 		}
@@ -300,6 +305,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		s.joins.push(t)
 		return nil
 	case recopy:
+		t.planned = present
 		if err := s.emptyLane(t); err != nil {
 			return err
 		}
@@ -315,7 +321,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 			t.deleted(retired)
 		}
 		t.setPhase(Pending, "", "")
-		if why != "" {
+		if why != "" && !stays {
 			s.Log.Warn("table is copied anew", "table", t.planned.table.Name.String(), "reason", why)
 			s.event(ctx, t.planned.table.Name, "copy_again", why)
 		}
@@ -334,7 +340,10 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	if stays {
 		t.stayPaused(&saved)
 	}
-	return s.goOn(ctx, t)
+	if err := s.goOn(ctx, t); err != nil || present.table == t.planned.table || !t.inPhase(CatchingUp) {
+		return err
+	}
+	return t.log.find(ctx, t.id, foundVersion{table: present.table, at: t.goal})
 }
 
 // keepChanges has the changes of a table put into its lane that is not to be applied now. Where that cannot be the log
@@ -390,7 +399,7 @@ func (s *session) joinAgain(ctx context.Context, t *table, at *apply.Checkpoint)
 func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {
 	e := evidence{
 		copy: t.planned.target.Copy, fresh: t.log.fresh, sinkBehind: t.log.sinkBehind,
-		settings: settingsOf(t.planned.target, t.planned.settings), fingerprint: fingerprintOf(t.planned.target.Table),
+		settings: settingsOf(t.planned.target, t.planned.settings), fingerprint: versionOf(t.planned.table), renamed: t.renamed,
 		newest: saved.Copy,
 	}
 	var err error
@@ -663,7 +672,7 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 		return err
 	}
 	retry := s.Limits.RetryPaused
-	if errors.Is(cause, errAged) || errors.Is(cause, errOutrun) {
+	if errors.Is(cause, errSchemaPolicy) || errors.Is(cause, errAged) || errors.Is(cause, errOutrun) {
 		retry = 0 // it would come to the same
 	}
 	t.pause(cause, retry)

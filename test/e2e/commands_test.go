@@ -242,7 +242,7 @@ func TestCommandsSayWhatBecomesOfThem(t *testing.T) {
 	p := s.Run(t)
 	pair := testdb.OpenPair(t, source, sink)
 	await(t, p, "does not stream", func() error {
-		if out, code := command(t, s, "status", s.Config); code != 0 || strings.Count(out, "streaming") != 2 {
+		if out, code := command(t, s, "status", s.Config, "--json"); code != 0 || strings.Count(out, `"phase": "streaming"`) != 2 {
 			return fmt.Errorf("status: exit code %d\n%s", code, out)
 		}
 		return equalStock(t, pair, "stock", "other")
