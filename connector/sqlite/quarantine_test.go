@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -77,12 +78,13 @@ func TestFloatThatSQLiteWouldAlterGoesIntoQuarantine(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	running := func() bool {
+	testdb.Eventually(t, func() error {
 		s, err := m.mirror.Status(t.Context(), m.log)
-		return err == nil && s.Running
-	}
-	for end := time.Now().Add(20 * time.Second); !running() && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-	}
+		if err == nil && !s.Running {
+			err = errors.New("it does not run")
+		}
+		return err
+	})
 	results, err := m.mirror.RetryQuarantined(t.Context(), []string{"f"}, sluice.CommandOptions{Timeout: 30 * time.Second})
 	if err != nil || len(results) != 1 || results[0].Fulfilled || results[0].Outcome != "1 of 3 rows are refused again; `sluice quarantine list` tells why" {
 		t.Errorf("%v, %+v", err, results)
