@@ -70,7 +70,7 @@ func (b *bench) isolationRound(ctx context.Context) (err error) {
 	}
 	err = execute(ctx, b.source, "many", fmt.Sprintf(`DO $$ BEGIN FOR t IN 1 .. %d LOOP
 		EXECUTE format('CREATE TABLE t%%s (id bigint PRIMARY KEY, note text)', t);
-		EXECUTE format('INSERT INTO t%%s SELECT -i, md5(i::text) FROM generate_series(1, CASE t WHEN %[1]d THEN %d ELSE 1000 END) i', t);
+		EXECUTE format('INSERT INTO t%%s SELECT -i, md5(i::text) FROM generate_series(1, CASE %%s WHEN %[1]d THEN %d ELSE 1000 END) i', t, t);
 		END LOOP; END $$; ANALYZE`, isolationTables, isolationRows))
 	if err == nil {
 		err = b.settle(ctx)
