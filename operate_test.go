@@ -48,11 +48,14 @@ func (o *operated) once() *mirror.Summary {
 }
 
 // follow runs the mirror until the test calls stop.
-func (o *operated) follow() (stop func()) {
+func (o *operated) follow() (stop func()) { return o.followReloading(nil) }
+
+// followReloading is follow; the config file is read again at each value of reloads.
+func (o *operated) followReloading(reloads <-chan struct{}) (stop func()) {
 	ctx, cancel := context.WithCancel(o.t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := o.Run(ctx, RunOptions{Log: o.log})
+		_, err := o.Run(ctx, RunOptions{Log: o.log, Reload: reloads})
 		done <- err
 	}()
 	return func() {

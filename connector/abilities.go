@@ -27,6 +27,11 @@ type (
 	Scanner interface {
 		Scan(ctx context.Context, t *schema.Table, after, upTo arrow.RecordBatch) (RowReader, error)
 	}
+	// Noter is a Source that tells, for people, what it would use or make at the system beside the tables, where the settings
+	// leave that open. It writes nothing.
+	Noter interface {
+		Notes(ctx context.Context) ([]string, error)
+	}
 	// Rewriter is a Source that can tell from the Layouts of two versions of a table, the one that a destination's rows are
 	// of and a later one, that stored values have changed, or may have, without changes in the log. It returns why, for
 	// people; "": they have not. It is pure.

@@ -150,13 +150,18 @@ func (s *Source) readCatalog(ctx context.Context, only uint32) ([]*catalogTable,
 			}
 		}
 		tables = r.tables
+		for _, t := range tables {
+			t.judge()
+		}
+		if s.given {
+			return s.refuseUncovered(ctx, tx, tables)
+		}
 		return nil
 	})
 	if err != nil {
 		return nil, wrapError(err, sourceSystem, "read the catalog", schema.Name{})
 	}
 	for _, t := range tables {
-		t.judge()
 		t.describe()
 	}
 	return tables, nil

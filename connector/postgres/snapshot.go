@@ -205,10 +205,14 @@ func (n *snapshot) open(ctx context.Context) error {
 // Token returns what Contains needs.
 func (n *snapshot) Token() string { return n.token }
 
-// Layout names columns and files. Ranges of pages mean nothing under another snapshot, because rows move.
+// Layout names columns and files, and the table's place in a publication that was given: what a copy that goes on needs of the
+// log must be there without a hole. Ranges of pages mean nothing under another snapshot, because rows move.
 func (n *snapshot) Layout() string {
 	if len(n.table.Key) == 0 || !n.comparable() {
 		return ""
+	}
+	if by := n.table.storage.Published; len(by) > 0 {
+		return fmt.Sprintf("%s published %v", n.layoutHash(), by)
 	}
 	return n.layoutHash()
 }

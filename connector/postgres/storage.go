@@ -21,6 +21,8 @@ var _ connector.Rewriter = (*Source)(nil)
 type storage struct {
 	Relations map[uint32]storedRelation `json:"relations"` // the table and, where it is partitioned, all below it, by OID
 	Columns   map[int32]string          `json:"columns"`   // by number; see columnState
+	// Published are the OIDs of the rows of the catalog by which a publication that was given holds the table.
+	Published []uint32 `json:"published,omitempty"`
 }
 
 type storedRelation struct {
@@ -100,6 +102,9 @@ func rewrote(from, to *schema.Table) string {
 	var before, now storage
 	if json.Unmarshal([]byte(from.Layout), &before) != nil || json.Unmarshal([]byte(to.Layout), &now) != nil {
 		return "where its rows were stored is not known"
+	}
+	if takenOut(before.Published, now.Published) {
+		return "it was taken out of the publication and put back, and changes between are missing"
 	}
 	if names := before.attached(now); names != nil {
 		return "partitions were attached: " + strings.Join(names, ", ")

@@ -131,6 +131,9 @@ func (s *Source) openStream(ctx context.Context, conn *pgconn.PgConn, from conne
 	if st.known, err = s.readMembership(ctx, s.pool, 0); err != nil {
 		return nil, wrapError(err, sourceSystem, "read the publications", schema.Name{})
 	}
+	if s.given { // what is not in it now has no changes in the log, whatever is done for it later
+		maps.DeleteFunc(st.known, func(_ uint32, m *membership) bool { return !m.in[0] })
+	}
 	if st.sender, err = startReplication(ctx, conn, s.slotName(), s.publicationNames()); err != nil {
 		return nil, err
 	}
@@ -177,25 +180,38 @@ func (s *Source) makeSlot(ctx context.Context) (LSN, error) {
 	if p := pubs.foreign(); p != nil {
 		return 0, s.notOurs("open the stream", fmt.Sprintf("publication %q", p.name), "DROP PUBLICATION "+quoteIdent(p.name))
 	}
+	if s.given && !pubs[0].exists {
+		return 0, s.givenGone()
+	}
 	r, err := s.readSlot(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if r != nil {
-		if !pubs.anyOurs() || !r.decodes(s.server.database) {
+		if !s.ownsSlot(pubs) || !r.decodes(s.server.database) {
 			return 0, s.notOurs("open the stream", fmt.Sprintf("replication slot %q", r.name), r.dropStatement())
 		}
 		if err := s.dropSlot(ctx, r); err != nil {
 			return 0, err
 		}
 	}
-	if err := s.dropPublications(ctx, pubs); err != nil {
-		return 0, err
-	}
-	if err := s.createPublications(ctx); err != nil {
-		return 0, err
+	if !s.given {
+		if err := s.remakePublications(ctx, pubs); err != nil {
+			return 0, err
+		}
 	}
 	return s.createSlot(ctx)
+}
+
+func (s *Source) remakePublications(ctx context.Context, old publications) error {
+	if err := s.dropPublications(ctx, old); err != nil {
+		return err
+	}
+	if err := s.createPublications(ctx); err != nil {
+		return err
+	}
+	s.log().Info("publications were made", "publications", s.publicationNames())
+	return nil
 }
 
 func (s *Source) checkLogLevel(ctx context.Context) error {
@@ -321,6 +337,9 @@ func (st *stream) Add(ctx context.Context, t *schema.Table) (connector.Positions
 func (st *stream) publishOnce(ctx context.Context, oid uint32, t *schema.Table) (changed bool, err error) {
 	m := st.known[oid]
 	delete(st.known, oid)
+	if st.source.given {
+		return m == nil, st.source.checkCoverage(ctx, oid, t)
+	}
 	if m.settled(t) {
 		return false, nil
 	}

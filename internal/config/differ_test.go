@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,9 +28,23 @@ func TestDifferencesNameKeysAndNoValues(t *testing.T) {
 	if d := Differences(is, load(text)); d != nil {
 		t.Errorf("of the same file: %v", d)
 	}
-	changed := strings.NewReplacer("secret1", "secret3", "[a]", "[b]", "spool: {path: /p}", "spool: {path: /p}, apply: {batch_rows: 7}, per_table: {a: {mode: history}}").Replace(text)
-	want := []string{"source", "mirror.tables.include", "mirror.apply.batch_rows", "mirror.per_table"}
+	changed := strings.NewReplacer("secret1", "secret3", "[a]", "[b]", "spool: {path: /p}", "spool: {path: /p}, apply: {batch_rows: 7}, per_table: {a: {mode: history, filter: id > 1}, b: {filter: id > 1}}").Replace(text)
+	want := []string{"source", "mirror.tables.include", "mirror.apply.batch_rows", "mirror.per_table.filter", "mirror.per_table.mode"}
 	if diff := cmp.Diff(want, Differences(is, load(changed))); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestKeysAreThoseOfTheSettings(t *testing.T) {
+	keys := Keys()
+	for _, want := range []string{"version", "sink", "mirror.tables.include", "mirror.destination.schema", "mirror.per_table.destination.table", "mirror.per_table.key"} {
+		if !slices.Contains(keys, want) {
+			t.Errorf("%s is not among %v", want, keys)
+		}
+	}
+	for _, wrong := range []string{"mirror", "mirror.per_table", "mirror.per_table.destination"} {
+		if slices.Contains(keys, wrong) {
+			t.Errorf("%s is a group of settings", wrong)
+		}
 	}
 }

@@ -206,6 +206,7 @@ func (s *session) tableGone(ctx context.Context, t *table, now *schema.Table) er
 	s.Log.Warn("table is not mirrored any more", "table", t.name().String(), "reason", now.Refused)
 	s.event(ctx, t.name(), "dropped", now.Refused)
 	s.saveRecords(ctx, t)
+	s.lookAround() // one that is still there is Refused then, and joins again when it has become fit
 	return nil
 }
 

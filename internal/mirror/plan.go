@@ -203,6 +203,11 @@ func MakePlan(ctx context.Context, source connector.Source, sink connector.Sink,
 		return nil, err
 	}
 	plan := &Plan{Unused: sel.unused(tables)}
+	if n, ok := source.(connector.Noter); ok {
+		if plan.Notes, err = n.Notes(ctx); err != nil {
+			return nil, err
+		}
+	}
 	for _, p := range ps {
 		plan.Tables = append(plan.Tables, describe(p))
 	}

@@ -2,8 +2,10 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -351,7 +353,7 @@ func (s *session) discoverOnce(ctx context.Context) (settled bool, err error) {
 	for _, f := range found {
 		present[f.ID] = f
 		t := s.table(f.ID)
-		if t == nil && (s.FollowNew || s.known[f.ID]) || t != nil && t.inPhase(Refused) {
+		if t == nil && (s.FollowNew || s.known[f.ID]) || t != nil && t.inPhase(Refused, Dropped) { // Dropped, and still there: it was refused
 			newcomers = append(newcomers, f)
 		}
 	}
@@ -375,6 +377,9 @@ func (s *session) discoverOnce(ctx context.Context) (settled bool, err error) {
 // recheck compares a table with what discovery found of it now; nil: it is gone. What changed goes through the lane, so
 // that it is acted on behind the changes that came before it: the log ended at head after discovery had looked.
 func (s *session) recheck(ctx context.Context, t *table, now *schema.Table, head connector.Positions) error {
+	if now != nil && now.Refused != "" {
+		return s.lostToRefusal(ctx, t, now)
+	}
 	t.mu.Lock()
 	was := t.acted()
 	t.mu.Unlock()
@@ -389,8 +394,6 @@ func (s *session) recheck(ctx context.Context, t *table, now *schema.Table, head
 		gone := *was
 		gone.Refused = "it was dropped at the source"
 		return t.log.appendChange(ctx, t.id, &gone)
-	case now.Refused != "":
-		return t.log.appendChange(ctx, t.id, now)
 	case now.Version <= was.Version:
 		return nil
 	}
@@ -422,6 +425,36 @@ func (s *session) recheckPaused(ctx context.Context, t *table, was, now *schema.
 		return nil
 	}
 	return s.giveBack(t, s.renamedAway(ctx, t, now, why))
+}
+
+// lostToRefusal makes a table that cannot be mirrored any more need a new copy, whenever it can be again: changes of it
+// may be missing from the log.
+func (s *session) lostToRefusal(ctx context.Context, t *table, now *schema.Table) error {
+	switch {
+	case t.inPhase(CatchingUp, Streaming):
+		return t.log.appendChange(ctx, t.id, now)
+	case t.outrun(): // the copy under way fails when it looks
+		t.log.forget(t)
+	case t.inPlace() != nil && t.seize():
+		return s.giveBack(t, s.refusePaused(ctx, t, now))
+	}
+	return nil
+}
+
+// refusePaused is for a paused table that nobody works on.
+func (s *session) refusePaused(ctx context.Context, t *table, now *schema.Table) error {
+	if err := s.retireEntry(ctx, t); err != nil {
+		return err
+	}
+	t.log.forget(t)
+	why, remedy, _ := strings.Cut(now.Refused, "; ")
+	t.pause(&connector.Error{
+		Kind: connector.TableFault, System: "mirror", Op: "keep changes of a paused table", Table: now.Name, Err: errors.New(why), Hint: remedy,
+	}, s.Limits.RetryPaused)
+	s.Log.Warn("table needs a new copy", "table", now.Name.String(), "reason", now.Refused)
+	s.event(ctx, now.Name, "copy_again", now.Refused)
+	s.saveRecords(ctx, t)
+	return nil
 }
 
 // welcome takes in tables that were found since the session began, and refused ones that have become fit. One whose

@@ -40,6 +40,7 @@ type session struct {
 
 	spool    *lane.Spool     // nil: lanes stay in memory
 	listed   []state.Segment // of the spool, as the state has them; keepFloor's own
+	unsure   bool            // the state may have another list; likewise
 	floorErr error           // keepFloor's, set before it ends
 	doomed   atomic.Pointer[doom]
 

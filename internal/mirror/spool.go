@@ -129,11 +129,12 @@ func (s *session) saveSegments(ctx context.Context) error {
 	for i, seg := range list.Segments {
 		now[i] = state.Segment(seg)
 	}
-	if !slices.Equal(now, s.listed) {
+	if s.unsure || !slices.Equal(now, s.listed) {
+		s.unsure = true // an error may come after the list is saved: it names files that must stay until the next one is
 		if err := s.Store.SaveSegments(ctx, now); err != nil {
 			return err
 		}
-		s.listed = now
+		s.listed, s.unsure = now, false
 	}
 	return s.spool.Saved(list)
 }

@@ -284,6 +284,65 @@ func TestDamagedOrLostSpoolMeansANewCopyOfItsTableAlone(t *testing.T) {
 	}
 }
 
+// lostListStore saves the first list of segments that names any and loses the answer. After that it takes only an empty
+// one.
+type lostListStore struct {
+	Store
+	lost atomic.Bool
+}
+
+func (s *lostListStore) SaveSegments(ctx context.Context, list []state.Segment) error {
+	err := errors.New("connection lost before the answer")
+	if len(list) == 0 {
+		return s.Store.SaveSegments(ctx, list)
+	}
+	if s.lost.CompareAndSwap(false, true) {
+		err = errors.Join(err, s.Store.SaveSegments(ctx, list))
+	}
+	return err
+}
+
+func TestListWhoseAnswerWasLostNamesNoFileThatIsGone(t *testing.T) {
+	w := newSpoolWorld(t)
+	w.limits = func(l *Limits) { l.RetryPaused = 1 }
+	w.insert(w.a, 1)
+	w.once()
+	store := &lostListStore{Store: w.store}
+	change := w.change
+	w.change = func(o *Options) {
+		change(o)
+		o.Store = store
+	}
+	w.refused.Store(true)
+	stop := w.follow()
+	w.insert(w.a, 2)
+	w.eventually(func() error {
+		if !store.lost.Load() {
+			return errors.New("no list was saved")
+		}
+		return nil
+	})
+	w.refused.Store(false)
+	w.eventually(func() error { return w.equal(w.a) })
+	w.eventually(func() error {
+		if files := w.files(); len(files) > 0 {
+			return fmt.Errorf("still there: %v", files)
+		}
+		return nil
+	})
+	listed, err := w.store.Segments(t.Context())
+	if err != nil || len(listed) > 0 {
+		t.Errorf("the state lists %v, whose files are gone (%v)", listed, err)
+	}
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.once()
+	if again := w.events("copy_again"); len(again) > 0 {
+		t.Errorf("copied again: %v", again)
+	}
+}
+
 func TestTableThatFillsTheSpoolIsDetachedForTheSakeOfAHealthyOne(t *testing.T) {
 	w := newSpoolWorld(t)
 	w.limits = func(l *Limits) { l.LaneMemory, l.SpoolBytes = 0, 6000 }
