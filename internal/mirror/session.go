@@ -399,6 +399,9 @@ func (s *session) gather(t *table, entries map[string]string, saved state.Table)
 		}
 	}
 	if e.entry != nil {
+		if e.elsewhere, err = t.log.elsewhere(e.entry); err != nil {
+			return e, err
+		}
 		if e.unfinished, err = readUnfinished(t.id, e.entry, entries); err != nil {
 			return e, &connector.Error{Kind: connector.Setup, System: "sink", Op: "read the entries of a copy", Table: t.planned.table.Name, Err: err}
 		}
