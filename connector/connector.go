@@ -169,7 +169,8 @@ type Sink interface {
 	Claim(ctx context.Context, mirror, id string) (*Claim, error)
 	Create(ctx context.Context, t *Target) error // the table that copy t.Copy is loaded into, unseen by readers; repeatable
 	// Ready ends a copy in one step: its rows take the place of the old ones, what depends on the table stays, entries
-	// are kept. Readers see all or nothing of it. A History target's rows are appended to.
+	// are kept. Readers see all or nothing of it. A History target's rows are appended to: in front of every copy but the
+	// first goes a row with the operation gap, in the same step.
 	Ready(ctx context.Context, t *Target, entries map[string]string) error
 	Change(ctx context.Context, t *Target, to *schema.Table) (*Target, error) // alters it to a new version; repeatable
 	Begin(ctx context.Context) (Tx, error)                                    // takes one connection until Commit or Rollback
