@@ -665,7 +665,7 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 		return err
 	}
 	retry := s.Limits.RetryPaused
-	if errors.Is(cause, errSchemaPolicy) || errors.Is(cause, errAged) || errors.Is(cause, errOutrun) {
+	if errors.Is(cause, errSchemaPolicy) || errors.Is(cause, errAged) || errors.Is(cause, errOutrun) || connector.KindOf(cause) == connector.Gap {
 		retry = 0 // it would come to the same
 	}
 	t.pause(cause, retry)
