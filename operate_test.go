@@ -345,3 +345,28 @@ func TestCheckAndTeardownOfAMirrorIntoASQLiteFile(t *testing.T) {
 		t.Errorf("check of a file that is no database: %v, %+v", err, c)
 	}
 }
+
+func TestResyncOfAHistoryKeepsItBehindAGap(t *testing.T) {
+	o := &operated{t: t, source: server.Database(t), sink: server.Database(t), log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	testdb.Exec(t, o.source, "CREATE TABLE items (id bigint PRIMARY KEY, name text); INSERT INTO items VALUES (1, 'a'), (2, 'b')")
+	o.Mirror = load(t, o.source, o.sink, "mirror: {mode: history}\n")
+	history := func(want string) {
+		t.Helper()
+		got := testdb.QueryText(t, o.sink, `SELECT string_agg(_sluice_op || coalesce(' ' || id || name, ''), ', '
+			ORDER BY _sluice_position COLLATE "C" NULLS FIRST, _sluice_seq NULLS FIRST, id) FROM items`)
+		if got != want {
+			t.Fatalf("the history is %s, want %s", got, want)
+		}
+	}
+	o.once()
+	testdb.Exec(t, o.source, "UPDATE items SET name = 'c' WHERE id = 1")
+	o.once()
+	testdb.Exec(t, o.source, "DELETE FROM items WHERE id = 2")
+	if _, err := o.Resync(t.Context(), []string{"public.items"}, CommandOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	o.once()
+	testdb.Exec(t, o.source, "INSERT INTO items VALUES (3, 'd')")
+	o.once()
+	history("copy 1a, copy 2b, update 1c, gap, copy 1c, insert 3d")
+}

@@ -40,7 +40,8 @@ type (
 	}
 	// Rewound is a Stream that may begin before the position that it was opened after: where the log stands that keeps what
 	// was not acknowledged. Every transaction from there on comes, so one that the sink knows of and that does not come was
-	// in another history: that of a server which was restored since, and whose log has grown beyond it again.
+	// in another history: that of a server which was restored since, and whose log has grown beyond it again. It may also
+	// begin before a position that its history has left, where both still agree: Compare tells so, by Kind Gap.
 	Rewound interface {
 		Delivers() Positions // from here on
 	}

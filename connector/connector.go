@@ -171,7 +171,8 @@ type Sink interface {
 	Claim(ctx context.Context, mirror, id string) (*Claim, error)
 	Create(ctx context.Context, t *Target) error // the table that copy t.Copy is loaded into, unseen by readers; repeatable
 	// Ready ends a copy in one step: its rows take the place of the old ones, what depends on the table stays, entries
-	// are kept. Readers see all or nothing of it. A History target's rows are appended to.
+	// are kept. Readers see all or nothing of it. A History target's rows are appended to: in front of every copy but the
+	// first goes a row with the operation gap, in the same step.
 	Ready(ctx context.Context, t *Target, entries map[string]string) error
 	// Change takes the destination of t to another version of its table and returns the Target of that. Rows and entries
 	// change in one step, as in Ready, and it may be repeated; only what must be committed before it is used, and harms

@@ -244,15 +244,29 @@ func (s *MemorySink) ready(t *connector.Target, entries map[string]string) error
 		return err
 	}
 	if t.History {
-		for _, row := range stored.loading.rows {
-			stored.history = append(stored.history, HistoryRow{Op: "copy", Row: row})
-		}
+		stored.appendCopy()
 	}
 	stored.rows, stored.deleted, stored.key, stored.ready, stored.loading = rows, deleted, key, t.Copy, nil
 	stored.columns, stored.numbers = slices.Clone(t.SinkNames), numbersOf(t)
 	stored.changes++
 	setEntries(m, entries)
 	return nil
+}
+
+// appendCopy adds the rows of the copy to a history, behind a gap unless it is the first copy.
+func (t *storedTable) appendCopy() {
+	var at HistoryRow
+	if n := len(t.history); n > 0 {
+		at = HistoryRow{Position: t.history[n-1].Position, Seq: t.history[n-1].Seq}
+	}
+	if t.ready > 0 {
+		at.Seq++
+		t.history = append(t.history, HistoryRow{Op: "gap", Position: at.Position, Seq: at.Seq})
+		at.Seq++
+	}
+	for _, row := range t.loading.rows {
+		t.history = append(t.history, HistoryRow{Op: "copy", Position: at.Position, Seq: at.Seq, Row: row})
+	}
 }
 
 // deletedText is the time of a deletion as Rows of a store show it.

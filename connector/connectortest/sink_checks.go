@@ -51,6 +51,7 @@ var rowChecks = []check[*sinkCheck]{
 	{"history_appends_every_change", checkHistory},
 	{"history_fills_unsent_values_from_the_key_s_last_row", checkHistoryUnsent},
 	{"history_survives_a_new_copy", checkHistoryCopy},
+	{"history_has_a_gap_before_a_new_copy_and_with_it", checkHistoryGap},
 }
 
 const suiteMirror = "suite"
@@ -783,6 +784,8 @@ func historyLines(rows []HistoryRow) []string {
 			lines = append(lines, fmt.Sprintf("delete %s at %s#%d", h.Row[0], h.Position, h.Seq))
 		case "truncate":
 			lines = append(lines, fmt.Sprintf("truncate at %s#%d", h.Position, h.Seq))
+		case "gap":
+			lines = append(lines, fmt.Sprintf("gap at %s#%d", h.Position, h.Seq))
 		default:
 			lines = append(lines, fmt.Sprintf("%s %s at %s#%d", h.Op, rowLine(h.Row), h.Position, h.Seq))
 		}
@@ -859,9 +862,44 @@ func checkHistoryCopy(c *sinkCheck) {
 	c.copy(next, nil, numbered(2, 1)...)
 	rows, err := reader.History(t.Name, t.SinkNames)
 	c.ok(err, "read the history")
-	got := historyLines(rows)
+	got := historyLines(slices.DeleteFunc(rows, func(h HistoryRow) bool { return h.Op == "gap" }))
 	slices.Sort(got)
 	if want := []string{"copy 1|name 1|∅|big 1", "copy 2|name 2|∅|big 2", "insert 5|a|∅|b at 10#0"}; !slices.Equal(got, want) {
 		c.Fatalf("after a second copy the history is\n  %q\nwant\n  %q", got, want)
 	}
+}
+
+// checkHistoryGap copies a table again and again. What happened before a copy that is not the first is not known, and the
+// history says so from the moment on at which the copy is seen.
+func checkHistoryGap(c *sinkCheck) {
+	unfinished, reader := c.history()
+	c.ok(c.sink.Create(c.ctx, unfinished), "create")
+	c.load(unfinished, numbered(7, 1)...)
+	t := c.plan("items", true)
+	t.Copy = unfinished.Copy + 1
+	c.copy(t, nil) // of no rows
+	c.holdsHistory(reader, t)
+	again := func(key int) {
+		c.Helper()
+		t = c.plan("items", true)
+		c.copy(t, nil, numbered(key, 1)...)
+	}
+	again(1)
+	c.appendHistory(t, []connector.Commit{{Rows: 2, Position: "10", Tag: 1}}, put("5", "a", Null, "b"), gone("5"))
+	again(2)
+	again(3)
+	c.appendHistory(t, []connector.Commit{{Rows: 1, Position: "20", Tag: 2}}, put("6", "a", Null, "b"))
+	want := []string{
+		"gap at #1", "copy 1|name 1|∅|big 1", "insert 5|a|∅|b at 10#0", "delete 5 at 10#1",
+		"gap at 10#2", "copy 2|name 2|∅|big 2", "gap at 10#4", "copy 3|name 3|∅|big 3", "insert 6|a|∅|b at 20#0",
+	}
+	c.holdsHistory(reader, t, want...)
+
+	last := c.plan("items", true)
+	c.ok(c.sink.Create(c.ctx, last), "create")
+	c.load(last, numbered(4, 1)...)
+	c.holdsHistory(reader, t, want...)
+	c.claim(c.openSink(), "")
+	c.kind(c.sink.Ready(c.ctx, last, nil), connector.Fenced, "end a copy after another claim")
+	c.holdsHistory(reader, t, want...)
 }

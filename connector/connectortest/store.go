@@ -46,13 +46,14 @@ type copying struct {
 	rows   []Row
 }
 
-// HistoryRow is a row of a history target. Op is one of copy, insert, update, delete and truncate.
+// HistoryRow is a row of a history target. Op is one of copy, gap, insert, update, delete, truncate and leave. A gap stands
+// in front of each copy but the first, at the position of the row before it.
 type HistoryRow struct {
 	Op       string
 	Position connector.Position
 	Seq      int64 // of the row message in the commit
 	Time     time.Time
-	Row      Row // nil for truncate; of a delete what was sent
+	Row      Row // nil for truncate and gap; of a delete what was sent
 	OldKey   Row // of an update that changed the key, the old one
 }
 

@@ -482,6 +482,27 @@ var sinkMutations = []struct {
 			return entries
 		}
 	}},
+	{"history_has_a_gap_before_a_new_copy_and_with_it", "there is none", func(s *brokenSink) {
+		s.readyDone = func(t *connector.Target) {
+			stored := s.stored(t)
+			stored.history = slices.DeleteFunc(stored.history, func(h HistoryRow) bool { return h.Op == "gap" })
+		}
+	}},
+	{"history_has_a_gap_before_a_new_copy_and_with_it", "the first copy has one", func(s *brokenSink) {
+		s.readyDone = func(t *connector.Target) {
+			if stored := s.stored(t); t.History && len(stored.history) == 0 {
+				stored.history = []HistoryRow{{Op: "gap"}}
+			}
+		}
+	}},
+	{"history_has_a_gap_before_a_new_copy_and_with_it", "it is seen before the copy", func(s *brokenSink) {
+		s.create = func(t *connector.Target) {
+			stored := s.stored(t)
+			if stored != nil && slices.ContainsFunc(stored.history, func(h HistoryRow) bool { return h.Position == "20" }) {
+				stored.history = append(stored.history, HistoryRow{Op: "gap", Position: "20", Seq: 1})
+			}
+		}
+	}},
 	{"soft_delete_keeps_the_row_with_its_time", "deletes are hard", (*brokenSink).deleteHard},
 	{"soft_delete_keeps_the_row_with_its_time", "the last deletion counts", func(s *brokenSink) {
 		s.write = func(r *connector.Rows) {

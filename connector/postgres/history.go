@@ -16,8 +16,10 @@ import (
 // historyColumns stand behind the source's columns in a history: what was done, the position of its commit, the number of
 // the row within the commit, when that was, which columns' values are not known, and the old key of a changed one.
 //
-// Rows of the first copy have neither position nor number. Those of a later copy have the position of the last change
-// before them and the number after its: so (position, number) is the order in which rows were added.
+// Rows of the first copy have neither position nor number. In front of those of a later copy stands a row with the
+// operation gap and no values: what happened between the rows before it and the copy is not known. It has the position of
+// the last row before it and the number after its, and the copy the number after that: so (position, number) is the order in
+// which rows were added.
 var historyColumns = []tableColumn{
 	{name: "_sluice_op", typ: "text", source: -1},
 	{name: "_sluice_position", typ: "text", source: -1},
@@ -43,20 +45,27 @@ func historyList() string {
 	return strings.Join(names, ", ")
 }
 
-// appendCopy adds the rows of a later copy to a history.
-func (x *tx) appendCopy(ctx context.Context, t *connector.Target) error {
+// appendCopy adds the rows of a copy to a history, behind a gap unless it is the first copy.
+func (x *tx) appendCopy(ctx context.Context, t *connector.Target, first bool) error {
 	var names []string
 	for _, c := range tableColumns(t) {
 		if c.source >= 0 && c.generated == "" {
 			names = append(names, quoteIdent(c.name))
 		}
 	}
-	dest, from, list := quoteName(t.Name), quoteName(copyName(t)), strings.Join(names, ", ")
-	_, err := x.exec(ctx, `INSERT INTO `+dest+` (`+list+`, "_sluice_op", "_sluice_position", "_sluice_seq")
-		SELECT `+list+`, "_sluice_op", last.position, coalesce(last.seq, 0) + 1
-		FROM `+from+` LEFT JOIN (SELECT "_sluice_position" AS position, "_sluice_seq" AS seq
-			FROM `+dest+` ORDER BY `+historyOrder+` LIMIT 1) last ON true;
-		DROP TABLE `+from)
+	dest, from, list := quoteName(t.Name), quoteName(copyName(t)), strings.Join(append(names, `"_sluice_op"`), ", ")
+	insert := "INSERT INTO " + dest + " (" + list + ") SELECT " + list + " FROM " + from
+	if !first {
+		insert = `WITH gap AS (
+				INSERT INTO ` + dest + ` ("_sluice_op", "_sluice_position", "_sluice_seq")
+				SELECT 'gap', last.position, coalesce(last.seq, 0) + 1
+				FROM (SELECT) one LEFT JOIN (SELECT "_sluice_position" AS position, "_sluice_seq" AS seq
+					FROM ` + dest + ` ORDER BY ` + historyOrder + ` LIMIT 1) last ON true
+				RETURNING "_sluice_position" AS position, "_sluice_seq" AS seq)
+			INSERT INTO ` + dest + ` (` + list + `, "_sluice_position", "_sluice_seq")
+			SELECT ` + list + `, gap.position, gap.seq + 1 FROM ` + from + `, gap`
+	}
+	_, err := x.exec(ctx, insert+"; DROP TABLE "+from)
 	return err
 }
 

@@ -97,9 +97,11 @@ func TestLaterCopyIsAppendedToAHistory(t *testing.T) {
 	copyAgain(inserts("1|a3|A3")...)
 	writeHistoryRows(t, s, target, "p2", 0, testRow{update, "1|~|y"})
 	wantRows(t, url, historyQuery, `1|a|A|copy|∅|∅|∅|∅
-1|a2|A2|copy|∅|1|∅|∅
+∅|∅|∅|gap|∅|1|∅|∅
+1|a2|A2|copy|∅|2|∅|∅
 1|a2|x|update|p1|3|∅|∅
-1|a3|A3|copy|p1|4|∅|∅
+∅|∅|∅|gap|p1|4|∅|∅
+1|a3|A3|copy|p1|5|∅|∅
 1|a3|y|update|p2|0|∅|∅`)
 }
 

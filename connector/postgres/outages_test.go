@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -111,6 +112,16 @@ func (o *outage) copySink() string {
 		return err
 	})
 	return restored
+}
+
+// keepSlot gives the backup, which does not run, the slot as it is now: what is done for a standby that is to take over.
+func (o *outage) keepSlot() {
+	o.Helper()
+	name := testdb.QueryText(o, o.source, "SELECT slot_name FROM pg_replication_slots")
+	slots := func(p *testdb.Postgres) string { return filepath.Join(p.Dir, "data", "pg_replslot") }
+	if out, err := exec.Command("cp", "-a", filepath.Join(slots(o.server), name), slots(o.backup)).CombinedOutput(); err != nil {
+		o.Fatalf("%v: %s", err, out)
+	}
 }
 
 // change updates, inserts and deletes rows of tables.
@@ -300,6 +311,33 @@ func TestWhateverIsLostTheTablesAreEqualAfterwards(t *testing.T) {
 				promote(o)
 			},
 			ends: "promoted",
+		},
+		"standby promoted that has the slot and lacks what the mirror has": {
+			own: true,
+			prepare: func(o *outage) {
+				standby(o)
+				begin := testdb.QueryText(o, o.source, "SELECT pg_current_wal_lsn()")
+				testdb.Eventually(o, func() error { // the standby has no log from before it was made
+					o.change("idle")
+					o.mustRun()
+					testdb.Exec(o, o.source, "CHECKPOINT")
+					if testdb.QueryText(o, o.source, "SELECT restart_lsn > '"+begin+"' FROM pg_replication_slots") != "t" {
+						return errors.New("the slot needs log from before the standby was made")
+					}
+					return nil
+				})
+				received(o)
+				o.backup.Stop()
+				o.keepSlot()
+			},
+			lose: func(o *outage, _ backups) {
+				o.server.Kill()
+				if err := o.backup.Start(); err != nil {
+					o.Fatal(err)
+				}
+				promote(o)
+			},
+			copied: "busy last",
 		},
 		"disk of the source restored": {
 			own: true,

@@ -161,7 +161,7 @@ func (x *tx) place(ctx context.Context, t *connector.Target, oid string, adopted
 	}
 	switch {
 	case t.History:
-		return x.appendCopy(ctx, t)
+		return x.appendCopy(ctx, t, adopted)
 	case t.SoftDelete, t.Existing != connector.RefuseExisting:
 		return x.merge(ctx, t, oid, adopted)
 	}

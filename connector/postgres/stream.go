@@ -239,7 +239,9 @@ func (s *Source) resumeSlot(ctx context.Context, id identity, h history, from co
 		return 0, 0, otherHistory(p, fmt.Errorf("this is another server: its system identifier is %d", id.system))
 	}
 	if !h.contains(p) {
-		return 0, 0, otherHistory(p, fmt.Errorf("the server is on timeline %d, which left timeline %d before this position (it was promoted or restored)", h.timeline, p.timeline))
+		if p, err = s.whereAgreed(ctx, h, p); err != nil {
+			return 0, 0, err
+		}
 	}
 	flushed, err := s.readLSN(ctx, flushedLog)
 	if err != nil {
@@ -269,6 +271,20 @@ func (s *Source) resumeSlot(ctx context.Context, id identity, h history, from co
 		return 0, 0, err
 	}
 	return r.confirmed, p.lsn, nil
+}
+
+// whereAgreed returns where the slot stands if that is before the server's history left the one of p, so that everything
+// from where both agree is delivered: the slot was kept on the standby that was promoted.
+func (s *Source) whereAgreed(ctx context.Context, h history, p position) (position, error) {
+	r, err := s.readSlot(ctx)
+	if err != nil {
+		return p, err
+	}
+	left, known := h.ancestors[p.timeline]
+	if !known || r == nil || r.lost != "" || r.confirmed > left {
+		return p, otherHistory(p, fmt.Errorf("the server is on timeline %d, which left timeline %d before this position (it was promoted or restored)", h.timeline, p.timeline))
+	}
+	return position{system: p.system, timeline: h.timeline, lsn: r.confirmed}, nil
 }
 
 // position writes a point of this stream's timeline; it is called for each transaction.

@@ -15,8 +15,10 @@ import (
 // the row within the commit, when that was, which columns' values are not known (a JSON array), and the old key of a
 // changed one (a JSON object).
 //
-// Rows of the first copy have neither position nor number. Those of a later copy have the position of the last change
-// before them and the number after its: so (position, number) is the order in which rows were added.
+// Rows of the first copy have neither position nor number. In front of those of a later copy stands a row with the
+// operation gap and no values: what happened between the rows before it and the copy is not known. It has the position of
+// the last row before it and the number after its, and the copy the number after that: so (position, number) is the order in
+// which rows were added.
 var historyColumns = []tableColumn{
 	{name: "_sluice_op", typ: "TEXT", source: -1},
 	{name: "_sluice_position", typ: "TEXT", source: -1},
@@ -38,8 +40,8 @@ var historyOps = map[connector.Op]string{
 // finds the last row of a key.
 func historyIndex(table string) string { return "sluice_history_" + nameHash(table) + "_" }
 
-// appendCopy adds the rows of a later copy to a history.
-func (w *writer) appendCopy(t *connector.Target) error {
+// appendCopy adds the rows of a copy to a history, behind a gap unless it is the first copy.
+func (w *writer) appendCopy(t *connector.Target, first bool) error {
 	var names []string
 	for _, c := range tableColumns(t) {
 		if c.source >= 0 {
@@ -50,13 +52,34 @@ func (w *writer) appendCopy(t *connector.Target) error {
 	if err := w.addColumns(t); err != nil {
 		return err
 	}
-	err := w.exec("INSERT INTO " + dest + " (" + list + `, "_sluice_position", "_sluice_seq")
-		SELECT ` + list + ", last.position, coalesce(last.seq, 0) + 1 FROM " + from + `
-		LEFT JOIN (SELECT "_sluice_position" AS position, "_sluice_seq" AS seq FROM ` + dest + " ORDER BY " + historyOrder + " LIMIT 1) AS last")
+	insert, at := "INSERT INTO "+dest+" ("+list+") SELECT "+list+" FROM "+from, []any(nil)
+	if !first {
+		position, seq, err := w.appendGap(dest)
+		if err != nil {
+			return err
+		}
+		insert = "INSERT INTO " + dest + " (" + list + `, "_sluice_position", "_sluice_seq") SELECT ` + list + ", ?, ? FROM " + from
+		at = []any{position, seq + 1}
+	}
+	err := w.exec(insert, at...)
 	if err == nil {
 		err = w.exec("DROP TABLE " + from)
 	}
 	return err
+}
+
+// appendGap adds a row to a history behind all others, and returns its position, nil: none, and its number.
+func (w *writer) appendGap(dest string) (position any, seq int64, err error) {
+	err = w.query(`SELECT "_sluice_position", coalesce("_sluice_seq", 0) FROM `+dest+" ORDER BY "+historyOrder+" LIMIT 1", func(s *sqlite.Stmt) {
+		if seq = s.ColumnInt64(1); s.ColumnType(0) != sqlite.TypeNull {
+			position = s.ColumnText(0)
+		}
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	seq++
+	return position, seq, w.exec("INSERT INTO "+dest+` ("_sluice_op", "_sluice_position", "_sluice_seq") VALUES ('gap', ?, ?)`, position, seq)
 }
 
 // writeHistory appends changes.

@@ -136,7 +136,7 @@ func (w *writer) place(t *connector.Target, adopted bool) error {
 	case err != nil:
 		return err
 	case t.History && (!adopted || bound != ""):
-		return w.appendCopy(t)
+		return w.appendCopy(t, adopted)
 	case bound != "", t.SoftDelete, t.Existing != connector.RefuseExisting:
 		return w.merge(t, adopted)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -218,6 +219,60 @@ func TestGapIsAnsweredByNewCopiesWhereThatIsConfigured(t *testing.T) {
 	if err := w.equal(a); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestHistoryThatIsCopiedAgainHasAGapInFrontOfTheNewCopy(t *testing.T) {
+	for name, again := range map[string]func(w *world, table schema.Name){
+		"a person asks": func(w *world, table schema.Name) {
+			stop := w.follow()
+			defer stop()
+			w.awaitPhase(table, Streaming)
+			w.do(state.Resync, table)
+		},
+		"the log has a gap": func(w *world, _ schema.Name) {
+			w.db.DropSlot()
+			w.change = func(o *Options) { o.ResyncOnGap = true }
+		},
+		"its rows are written anew": func(w *world, table schema.Name) {
+			if _, err := w.db.AddColumn(table, connectortest.Text("more")); err != nil {
+				w.t.Fatal(err)
+			}
+			w.commit(func(tx *connectortest.Txn) error {
+				return tx.Update(table, connectortest.Row{"1"}, connectortest.Row{"1", "v", "big", connectortest.Null})
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			table := w.table("history", "a")
+			w.insert(table, 1)
+			w.once()
+			w.insert(table, 2)
+			w.once()
+			before := w.sink.History(table)
+			if ops := opsOf(before); ops != "copy insert" {
+				t.Fatalf("the history is %q", ops)
+			}
+			again(w, table)
+			w.once()
+			after := w.sink.History(table)
+			if ops := opsOf(after); ops != "copy insert gap copy copy" {
+				t.Fatalf("the history is %q", ops)
+			}
+			if gap, last := after[2], before[1]; gap.Position != last.Position || gap.Seq <= last.Seq || gap.Seq >= after[3].Seq || gap.Row != nil {
+				t.Errorf("the gap is %+v, between %+v and %+v", gap, last, after[3])
+			}
+		})
+	}
+}
+
+// opsOf returns the operations of a history.
+func opsOf(history []connectortest.HistoryRow) string {
+	var ops []string
+	for _, h := range history {
+		ops = append(ops, h.Op)
+	}
+	return strings.Join(ops, " ")
 }
 
 func TestSecondProcessFencesTheFirst(t *testing.T) {

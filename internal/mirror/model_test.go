@@ -49,11 +49,16 @@ func TestNothingIsLostOrDoubledUnderRandomFaults(t *testing.T) {
 					seen[e.Kind]++
 				}
 				seen["row read again"] += int(m.reread)
+				for _, name := range m.append {
+					if slices.ContainsFunc(m.sink.History(name), func(h connectortest.HistoryRow) bool { return h.Op == "gap" }) {
+						seen["history with a gap"]++
+					}
+				}
 			})
 		})
 	}
 	t.Logf("%v", seen)
-	for _, must := range []string{"copy_resumed", "row read again"} {
+	for _, must := range []string{"copy_resumed", "row read again", "history with a gap"} {
 		if seen[must] == 0 && *modelSchedules >= 100 {
 			t.Errorf("no schedule came to %q", must)
 		}
@@ -326,11 +331,7 @@ func (m *model) moveOn() time.Duration {
 func (m *model) command() {
 	names := slices.Concat(m.keyed, m.append)
 	name := names[m.rng.IntN(len(names))]
-	kind := []state.CommandKind{state.Pause, state.Resume, state.Resync}[m.rng.IntN(3)]
-	if kind == state.Resync && !slices.Contains(m.keyed, name) {
-		kind = state.Pause
-	}
-	m.state.give(kind, name)
+	m.state.give([]state.CommandKind{state.Pause, state.Resume, state.Resync}[m.rng.IntN(3)], name)
 }
 
 // endOneOf brings one of the transactions that a snapshot waits for nearer to its end.
@@ -459,10 +460,21 @@ func lines(rows []connectortest.Row) []string {
 	return out
 }
 
-// complete checks that a history is a copy, and then each change that the copy does not hold: all of a transaction or
-// nothing, once, in commit order.
+// complete checks that a history, behind its last gap, is a copy, and then each change that the copy does not hold: all of
+// a transaction or nothing, once, in commit order.
 func (m *model) complete(name schema.Name) error {
 	history := m.sink.History(name)
+	for i, h := range history {
+		if h.Op == "copy" && i > 0 && history[i-1].Op != "copy" && history[i-1].Op != "gap" {
+			return fmt.Errorf("history of %s: a copy without a gap before it, behind %s at %s", name, history[i-1].Op, history[i-1].Position)
+		}
+	}
+	for i := len(history) - 1; i >= 0; i-- {
+		if history[i].Op == "gap" {
+			history = history[i+1:]
+			break
+		}
+	}
 	after := slices.IndexFunc(history, func(h connectortest.HistoryRow) bool { return h.Op != "copy" })
 	if after < 0 {
 		after = len(history)

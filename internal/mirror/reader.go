@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/apply"
 	"github.com/sluicehq/sluice/internal/lane"
 	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/schema"
@@ -67,10 +68,14 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 			return nil, err
 		}
 	}
-	l.saved, l.delivers = l.start, l.start
+	l.delivers = l.start
 	if rewound, ok := l.stream.(connector.Rewound); ok && !l.fresh {
 		l.delivers = rewound.Delivers()
+		if err := l.leaveHistory(ctx); err != nil {
+			return nil, err
+		}
 	}
+	l.saved = l.start
 	l.last.Store(&connector.Progress{UpTo: l.start, Time: time.Now()})
 	if l.fresh {
 		if err := s.writeFloor(ctx, l, l.start, nil); err != nil {
@@ -78,6 +83,36 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 		}
 	}
 	return l, nil
+}
+
+// leaveHistory gives up a floor that the source's history has left, for where both still agree.
+func (l *logReader) leaveHistory(ctx context.Context) error {
+	_, err := l.s.reached(l.start, l.delivers)
+	if connector.KindOf(err) != connector.Gap || err == nil {
+		return err
+	}
+	l.s.Log.Warn("the source has another history since, and the log is read again from where both agree", "error", err)
+	l.s.event(ctx, schema.Name{}, "gap", "read again from where both histories agree: "+err.Error())
+	l.start, l.unsaved = l.delivers, true
+	return nil
+}
+
+// elsewhere tells why a checkpoint is not one of the log's history; "": it is.
+func (l *logReader) elsewhere(at *apply.Checkpoint) (string, error) {
+	begin, ok := l.delivers[at.Part]
+	for _, p := range []connector.Position{at.Position, at.Until, at.Overlap} {
+		if !ok || p == "" {
+			continue
+		}
+		_, err := l.s.source.Compare(begin, p)
+		if connector.KindOf(err) == connector.Gap && err != nil {
+			return err.Error(), nil
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return "", nil
 }
 
 // findStart is where to begin reading: the floor of the sink, unless the state knows of a later one, up to which the log

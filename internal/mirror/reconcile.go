@@ -14,6 +14,7 @@ type evidence struct {
 	saved       *apply.Checkpoint // the sink's as the state saw it last; nil: none, the table is new or the state was lost
 	copy        int               // the last ready copy in the sink; 0: the destination is not there
 	fresh       bool              // the log starts now: nobody has the changes since the checkpoint
+	elsewhere   string            // why the entry is not of the log's history; "": it is
 	sinkBehind  bool              // the sink's floor is before the state's: the sink is older than what was acknowledged
 	settings    string            // as configured now
 	fingerprint string            // of the version that its rows are stored under, as far as that is known, else the present one
@@ -49,6 +50,8 @@ func reconcile(e evidence, compare func(a, b connector.Position) (int, error)) (
 		return recopy, "it has another name now, and with it another destination", nil
 	case e.entry.Settings != e.settings:
 		return refuse, settingsDiffer(e.entry.Settings, e.settings), nil
+	case e.elsewhere != "":
+		return recopy, e.elsewhere, nil
 	case e.copy == 0:
 		return recopy, "its destination is not in the sink any more", nil
 	case e.copy != e.entry.Copy:
@@ -85,6 +88,6 @@ func olderUnless(newer bool) (action, string, error) {
 // copyGoesOn reports whether the chunks that the sink has of a copy are those that were loaded last, of the table as it is.
 func (e *evidence) copyGoesOn() bool {
 	restored := e.sinkBehind || e.newest > e.entry.Copy || e.saved != nil && e.saved.Ready && e.saved.Copy >= e.entry.Copy
-	return e.unfinished != nil && len(e.unfinished.missing) < e.unfinished.chunks && !restored && e.copy < e.entry.Copy &&
+	return e.unfinished != nil && e.elsewhere == "" && len(e.unfinished.missing) < e.unfinished.chunks && !restored && e.copy < e.entry.Copy &&
 		e.entry.Settings == e.settings && e.entry.Fingerprint == e.fingerprint
 }

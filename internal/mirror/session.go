@@ -409,6 +409,9 @@ func (s *session) gather(t *table, entries map[string]string, saved state.Table)
 		}
 	}
 	if e.entry != nil {
+		if e.elsewhere, err = t.log.elsewhere(e.entry); err != nil {
+			return e, err
+		}
 		if e.unfinished, err = readUnfinished(t.id, e.entry, entries); err != nil {
 			return e, &connector.Error{Kind: connector.Setup, System: "sink", Op: "read the entries of a copy", Table: t.planned.table.Name, Err: err}
 		}
@@ -672,7 +675,7 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 		return err
 	}
 	retry := s.Limits.RetryPaused
-	if errors.Is(cause, errSchemaPolicy) || errors.Is(cause, errAged) || errors.Is(cause, errOutrun) {
+	if errors.Is(cause, errSchemaPolicy) || errors.Is(cause, errAged) || errors.Is(cause, errOutrun) || connector.KindOf(cause) == connector.Gap {
 		retry = 0 // it would come to the same
 	}
 	t.pause(cause, retry)
