@@ -50,6 +50,8 @@ func TestWhatARunningMirrorTakesChangesHowTablesAreMirrored(t *testing.T) {
 		"mirror.deletes":                      base + ", deletes: soft",
 		"mirror.existing":                     base + ", existing: merge",
 		"mirror.without_primary_key":          base + ", without_primary_key: history",
+		"mirror.on_bad_row":                   base + ", on_bad_row: quarantine",
+		"mirror.per_table.on_bad_row":         own("on_bad_row: quarantine"),
 		"mirror.per_table.destination.schema": own("destination: {schema: other}"),
 		"mirror.per_table.destination.table":  own("destination: {table: other}"),
 		"mirror.per_table.mode":               own("mode: history"),
