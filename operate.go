@@ -84,7 +84,7 @@ func (m *Mirror) Discover(ctx context.Context, log *slog.Logger) ([]mirror.Found
 	return mirror.Discover(ctx, source, m.selects)
 }
 
-// Teardown removes what the mirror has made: slot and publications at the source, what the sink keeps of it, and the state.
+// Teardown removes what the mirror has made: its slot and its own publications at the source, what the sink keeps of it, and the state.
 // It returns the destinations, which stay. While the mirror runs it is refused.
 func (m *Mirror) Teardown(ctx context.Context, log *slog.Logger) ([]schema.Name, error) {
 	_, err := os.Stat(m.file.State.Path)

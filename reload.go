@@ -25,7 +25,7 @@ var taken = []string{
 var fixed = []string{
 	"version", "name", "source", "sink", "state",
 	"mirror.tables.new_tables", "mirror.tables.discover_interval", "mirror.schema_changes", "mirror.dropped_columns",
-	"mirror.on_unrepresentable", "mirror.on_bad_row", "mirror.on_gap", "mirror.on_table_error", "mirror.max_table_failures",
+	"mirror.dropped_partitions", "mirror.on_unrepresentable", "mirror.on_bad_row", "mirror.on_gap", "mirror.on_table_error", "mirror.max_table_failures",
 	"mirror.retry_paused", "mirror.retained_log", "mirror.max_row_bytes", "mirror.snapshot", "mirror.apply", "mirror.spool",
 	"mirror.per_table.schema_changes", "mirror.per_table.on_bad_row", "mirror.per_table.on_unrepresentable",
 }

@@ -144,6 +144,10 @@ var existing = map[config.Existing]connector.Existing{
 	config.RefuseExisting: connector.RefuseExisting, config.ReplaceExisting: connector.ReplaceExisting, config.MergeExisting: connector.MergeExisting,
 }
 
+var schemaPolicies = map[config.SchemaChanges]mirror.SchemaPolicy{
+	config.FollowSchema: mirror.FollowSchema, config.PauseSchema: mirror.PauseSchema, config.IgnoreSchema: mirror.IgnoreSchema,
+}
+
 // selects reports whether and how a table is mirrored.
 func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 	settings := m.file.Mirror
@@ -154,11 +158,12 @@ func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 	history := settings.ModeOf(t.Name) == config.History || keyless
 	own := settings.ForTable(t.Name)
 	return mirror.Settings{
-		Destination: settings.DestinationOf(t.Name),
-		History:     history,
-		SoftDelete:  settings.DeletesOf(t.Name) == config.SoftDeletes && !keyless,
-		Existing:    existing[settings.ExistingOf(t.Name)],
-		Key:         own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Filter: own.Filter, Where: own.Where,
+		Destination:   settings.DestinationOf(t.Name),
+		History:       history,
+		SoftDelete:    settings.DeletesOf(t.Name) == config.SoftDeletes && !keyless,
+		Existing:      existing[settings.ExistingOf(t.Name)],
+		SchemaChanges: schemaPolicies[settings.SchemaChangesOf(t.Name)], DropColumns: settings.DroppedColumns == config.DropColumns,
+		Key: own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Filter: own.Filter, Where: own.Where,
 	}, true
 }
 

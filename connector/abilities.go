@@ -27,6 +27,29 @@ type (
 	Scanner interface {
 		Scan(ctx context.Context, t *schema.Table, after, upTo arrow.RecordBatch) (RowReader, error)
 	}
+	// Noter is a Source that tells, for people, what it would use or make at the system beside the tables, where the settings
+	// leave that open. It writes nothing.
+	Noter interface {
+		Notes(ctx context.Context) ([]string, error)
+	}
+	// Rewriter is a Source that can tell from the Layouts of two versions of a table, the one that a destination's rows are
+	// of and a later one, that stored values have changed, or may have, without changes in the log. It returns why, for
+	// people; "": they have not. It is pure.
+	Rewriter interface {
+		Rewrote(from, to *schema.Table) string
+	}
+	// Rewound is a Stream that may begin before the position that it was opened after: where the log stands that keeps what
+	// was not acknowledged. Every transaction from there on comes, so one that the sink knows of and that does not come was
+	// in another history: that of a server which was restored since, and whose log has grown beyond it again. It may also
+	// begin before a position that its history has left, where both still agree: Compare tells so, by Kind Gap.
+	Rewound interface {
+		Delivers() Positions // from here on
+	}
+	// Coverer is a Stream that looks whether all changes of the tables that were added to it are still sent. It returns
+	// the others, each with what keeps changes from being sent.
+	Coverer interface {
+		Uncovered(ctx context.Context) (map[schema.ID]string, error)
+	}
 	// Retainer is a Source that knows what makes the server keep log for us, and how much. It writes nothing.
 	Retainer interface {
 		Retained(ctx context.Context, log string) (Retained, error)

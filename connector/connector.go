@@ -50,6 +50,7 @@ type Source interface {
 // Decoders run at once, one Decoder in one goroutine.
 type Decoder interface {
 	Decode(f *Frames) (*Rows, error)
+	Missing() (*Rows, error) // one row: the Missing value of each column, null where it has none
 }
 
 // Snapshot is a view of one table at one moment. Read is safe for concurrent use.
@@ -96,11 +97,12 @@ type Progress struct {
 	Time time.Time // the source's clock at UpTo
 }
 
-// SchemaChange stands after the last row of a table's old version. Table.Refused is set when the table was dropped.
+// SchemaChange stands after the last row of a table's old version. Table.Refused is set when the table was dropped. What
+// leads from the version before to this one is for the reader to find out, see [schema.Compare] and [Rewriter].
 type SchemaChange struct {
 	Table   *schema.Table
 	Commit  Commit
-	Rewrote bool // stored values changed without changes in the log: the table needs a new copy
+	Rewrote bool // the version that follows is not known, and neither are its values: the table needs a new copy
 }
 
 // Unselected says that the log has changes of a table that was not added: a new one, or one that was made fit. A Stream
@@ -124,7 +126,7 @@ const (
 // Frames is a run of one table's changes as the log sent them, undecoded: many transactions, or a piece of a large
 // one. It is what lanes and spool hold. Who gets a Frames owns Data.
 type Frames struct {
-	Table   *schema.Table // the version they were written under
+	Table   *schema.Table // the version they were written under; Refused if that is not known, and nobody can decode them
 	Data    []byte        // row messages in the source's own form, each behind its length (uint32, big endian)
 	Commits []Commit      // cover the row messages in order
 }
@@ -172,8 +174,12 @@ type Sink interface {
 	// are kept. Readers see all or nothing of it. A History target's rows are appended to: in front of every copy but the
 	// first goes a row with the operation gap, in the same step.
 	Ready(ctx context.Context, t *Target, entries map[string]string) error
-	Change(ctx context.Context, t *Target, to *schema.Table) (*Target, error) // alters it to a new version; repeatable
-	Begin(ctx context.Context) (Tx, error)                                    // takes one connection until Commit or Rollback
+	// Change takes the destination of t to another version of its table and returns the Target of that. Rows and entries
+	// change in one step, as in Ready, and it may be repeated; only what must be committed before it is used, and harms
+	// nobody (a type, an enum's label), comes before. A nil Target says that the destination cannot be altered like that:
+	// the table needs a new copy.
+	Change(ctx context.Context, t *Target, a Alteration) (*Target, error)
+	Begin(ctx context.Context) (Tx, error) // takes one connection until Commit or Rollback
 	Close() error
 }
 
@@ -182,6 +188,14 @@ type Claim struct {
 	ID      string            // the mirror's, made at its first Claim
 	New     bool              // this Claim made it
 	Entries map[string]string // as kept
+}
+
+// Alteration is what a Change leads to.
+type Alteration struct {
+	Want        Target // as it would be passed to Plan; its Table is the new version
+	Missing     *Rows  // of the new version's Decoder: what the stored rows hold in new columns
+	DropColumns bool   // a column that the source dropped goes; else it stays, may be NULL, and gets NULL in new rows
+	Entries     map[string]string
 }
 
 // Tx is rows of one or more tables, in their Targets' versions, and the entries that account for them.

@@ -20,7 +20,7 @@ const (
 	TableFault              // the table cannot go on: back off, then pause
 	Setup                   // a person must act
 	ViewLost                // the Snapshot is gone: take another
-	Gap                     // the log lacks what is needed: a new copy, or stop
+	Gap                     // the log lacks what is needed, or is another one (OtherHistoryError): a new copy, which a person may have to want
 	Fenced                  // another process writes this mirror: stop
 )
 
@@ -84,3 +84,14 @@ func KindOf(err error) Kind {
 	}
 	return Internal
 }
+
+// OtherHistoryError is the cause of a Gap where the source is not, or may not be, what the positions are of: another
+// server, one that was restored, a standby that was promoted before it had everything. A mistake in the configuration
+// looks like that too, so nothing is given up until a person has agreed.
+type OtherHistoryError struct{ Err error }
+
+// Error returns the text of Err.
+func (e *OtherHistoryError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *OtherHistoryError) Unwrap() error { return e.Err }

@@ -56,15 +56,15 @@ type (
 	Name struct{ Schema, Table string }
 )
 
-// Column is a column of one version of a table. Default and Generated are SQL of the source.
+// Column is a column of one version of a table. Generated is SQL of the source.
 type Column struct {
 	Number    int32 // the source's own (attnum): tells a rename from a drop and an add; 0 if it has none
 	Name      string
 	Type      Type
 	NotNull   bool
-	Default   string // a constant that fills the rows an ADD COLUMN did not write
-	Generated string // stored, and not in the log
-	Unread    bool   // set by the engine: nobody wants its values, a Source need not read them; rows hold NULL there
+	Missing   *string // what rows hold that are older than the column, as its log would send it; nil: NULL, or there are none
+	Generated string  // stored, and not in the log
+	Unread    bool    // set by the engine: nobody wants its values, a Source need not read them; rows hold NULL there
 }
 
 // UniqueKey is a set of columns that tells a table's rows apart: all NOT NULL, and the server keeps them unique.
@@ -84,6 +84,7 @@ type Table struct {
 	Keyless        string // where Key is empty: why, and the statement that would give one
 	Unique         []UniqueKey
 	Refused        string // why it cannot be mirrored and what to do; "" if it can
+	Layout         string // the source's own text of where the rows are stored, see connector.Rewriter
 	Rows, RowBytes int64  // estimates; -1 unknown
 }
 

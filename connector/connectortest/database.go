@@ -162,8 +162,9 @@ func (db *Database) AddColumn(table schema.Name, c schema.Column) (*schema.Table
 	next.Version++
 	c.Number = int32(len(next.Columns) + 1)
 	next.Columns = append(slices.Clone(next.Columns), c)
+	value := missingOf(&next)[len(next.Columns)-1]
 	for k, row := range mt.rows {
-		mt.rows[k] = append(slices.Clone(row), Null)
+		mt.rows[k] = append(slices.Clone(row), value)
 	}
 	db.alter(mt, &next)
 	return &next, nil

@@ -67,17 +67,7 @@ func (s *MemorySink) Plan(ctx context.Context, want connector.Target) (*connecto
 			return nil, sinkError(connector.TableFault, "plan", want.Name, fmt.Errorf("the source has a column %s", connector.DeletedAt))
 		}
 		t := want
-		if t.Columns == nil {
-			for i := range t.Table.Columns {
-				t.Columns = append(t.Columns, i)
-			}
-		}
-		t.SinkNames, t.SinkTypes, t.Misfits = nil, nil, nil
-		for _, c := range t.Columns {
-			t.SinkNames = append(t.SinkNames, t.Table.Columns[c].Name)
-			t.SinkTypes = append(t.SinkTypes, t.Table.Columns[c].Type.Native)
-			t.Misfits = append(t.Misfits, "")
-		}
+		nameColumns(&t)
 		if _, err := keyColumns(&t); err != nil {
 			return nil, sinkError(connector.TableFault, "plan", t.Name, err)
 		}
@@ -92,6 +82,21 @@ func (s *MemorySink) Plan(ctx context.Context, want connector.Target) (*connecto
 		}
 		return &t, nil
 	})
+}
+
+// nameColumns fills in how the columns are stored, all of them unless Columns says which.
+func nameColumns(t *connector.Target) {
+	if t.Columns == nil {
+		for i := range t.Table.Columns {
+			t.Columns = append(t.Columns, i)
+		}
+	}
+	t.SinkNames, t.SinkTypes, t.Misfits = nil, nil, nil
+	for _, c := range t.Columns {
+		t.SinkNames = append(t.SinkNames, t.Table.Columns[c].Name)
+		t.SinkTypes = append(t.SinkTypes, t.Table.Columns[c].Type.Native)
+		t.Misfits = append(t.Misfits, "")
+	}
 }
 
 // keyColumns returns the places of the key among the stored columns.
@@ -286,49 +291,94 @@ func storedKey(key []int, row Row) string {
 	return keyText(k)
 }
 
-// Change gives the stored rows the columns of the new version: those that are new hold NULL, those that are gone go.
-func (s *MemorySink) Change(ctx context.Context, t *connector.Target, to *schema.Table) (*connector.Target, error) {
-	return guard(ctx, s.faults, memorySink, CallChange, func() (*connector.Target, error) {
-		next := *t
-		next.Table, next.Columns, next.SinkNames, next.SinkTypes, next.Misfits = to, nil, nil, nil, nil
-		for i, c := range to.Columns {
-			next.Columns = append(next.Columns, i)
-			next.SinkNames = append(next.SinkNames, c.Name)
-			next.SinkTypes = append(next.SinkTypes, c.Type.Native)
-			next.Misfits = append(next.Misfits, "")
-		}
+// Change gives the stored rows the columns of the new version: those that are new hold their default, those that are gone
+// go or stay behind the others.
+func (s *MemorySink) Change(ctx context.Context, t *connector.Target, a connector.Alteration) (*connector.Target, error) {
+	next, err := guard(ctx, s.faults, memorySink, CallChange, func() (*connector.Target, error) {
 		s.store.mu.Lock()
 		defer s.store.mu.Unlock()
-		if _, err := s.claimed("change", s.currentEpoch()); err != nil {
-			return nil, err
-		}
-		stored := s.store.tables[t.Name]
-		if stored == nil || stored.ready == 0 {
-			return nil, sinkError(connector.TableFault, "change", t.Name, errors.New("the destination does not exist"))
-		}
-		key, err := keyColumns(&next)
-		if err != nil {
-			return nil, sinkError(connector.TableFault, "change", t.Name, err)
-		}
-		stored.alter(numbersOf(&next))
-		stored.columns, stored.key = slices.Clone(next.SinkNames), key
-		stored.changes++
-		return &next, nil
+		return s.change(t, &a)
 	})
+	if err == nil && next != nil {
+		s.learn(a.Entries)
+	}
+	return next, err
 }
 
-// alter gives all rows the columns with these numbers.
-func (t *storedTable) alter(numbers []int32) {
+func (s *MemorySink) change(t *connector.Target, a *connector.Alteration) (*connector.Target, error) {
+	m, err := s.claimed("change", s.currentEpoch())
+	if err != nil {
+		return nil, err
+	}
+	next := a.Want
+	nameColumns(&next)
+	next.Copy = t.Copy
+	stored := s.store.tables[t.Name]
+	if stored == nil || stored.ready != t.Copy || next.Name != t.Name {
+		return nil, nil
+	}
+	key, err := keyColumns(&next)
+	if err != nil {
+		return nil, nil
+	}
+	numbers := numbersOf(&next)
+	keyNumbers := func(numbers []int32, key []int) (of []int32) {
+		for _, k := range key {
+			of = append(of, numbers[k])
+		}
+		return of
+	}
+	if !slices.Equal(keyNumbers(stored.numbers, stored.key), keyNumbers(numbers, key)) {
+		return nil, nil
+	}
+	for _, c := range next.Columns {
+		if old := t.Table.Same(&next.Table.Columns[c]); old >= 0 && !schema.Widens(t.Table.Columns[old].Type, next.Table.Columns[c].Type) {
+			return nil, nil
+		}
+	}
+	if err := s.compareEntries("change", m, a.Entries); err != nil {
+		return nil, err
+	}
+	fill := make(Row, len(next.Columns))
+	for i, c := range next.Columns {
+		if fill[i] = Null; a.Missing != nil {
+			fill[i] = RowAt(a.Missing, 0)[c]
+		}
+	}
+	stored.alter(numbers, next.SinkNames, fill, a.DropColumns && !t.History)
+	stored.key = key
+	stored.changes++
+	setEntries(m, a.Entries)
+	return &next, nil
+}
+
+// alter gives all rows the columns with these numbers and names; fill holds the values of new ones. The other columns stay
+// behind them, without a number, unless drop.
+func (t *storedTable) alter(numbers []int32, names []string, fill Row, drop bool) {
+	var kept []int
+	columns := slices.Clone(names)
+	for c, n := range t.numbers {
+		if drop || n != 0 && slices.Contains(numbers, n) {
+			continue
+		}
+		name := t.columns[c]
+		for i := 1; slices.Contains(columns, name); i++ {
+			name = fmt.Sprintf("%s__dropped_%d", t.columns[c], i)
+		}
+		kept, columns = append(kept, c), append(columns, name)
+	}
 	convert := func(row Row) Row {
 		if row == nil {
 			return nil
 		}
-		next := make(Row, len(numbers))
+		next := slices.Clone(fill)
 		for i, n := range numbers {
-			next[i] = Null
 			if c := slices.Index(t.numbers, n); c >= 0 {
 				next[i] = row[c]
 			}
+		}
+		for _, c := range kept {
+			next = append(next, row[c])
 		}
 		return next
 	}
@@ -338,7 +388,7 @@ func (t *storedTable) alter(numbers []int32) {
 	for i := range t.history {
 		t.history[i].Row = convert(t.history[i].Row)
 	}
-	t.numbers = numbers
+	t.columns, t.numbers = columns, append(slices.Clone(numbers), make([]int32, len(kept))...)
 }
 
 // Begin starts a transaction under the claim of this moment.

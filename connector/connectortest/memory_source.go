@@ -76,7 +76,7 @@ func (db *Database) connect(s *MemorySource, from connector.Positions) (*memoryS
 	if from != nil {
 		var err error
 		if start, err = parsePosition(from[""]); err != nil || len(from) != 1 {
-			return nil, sourceError(connector.Gap, "stream", schema.Name{}, fmt.Errorf("positions %v are not of this log: %w", from, err))
+			return nil, sourceError(connector.Gap, "stream", schema.Name{}, otherHistory("positions %v are not of this log: %w", from, err))
 		}
 		switch {
 		case db.slot == nil:
@@ -84,7 +84,7 @@ func (db *Database) connect(s *MemorySource, from connector.Positions) (*memoryS
 		case start < db.slot.acked:
 			return nil, sourceError(connector.Gap, "stream", schema.Name{}, fmt.Errorf("the log begins at %s, behind %s", positionOf(db.slot.acked), positionOf(start)))
 		case start > db.lsn:
-			return nil, sourceError(connector.Gap, "stream", schema.Name{}, fmt.Errorf("the log ends at %s, before %s", positionOf(db.lsn), positionOf(start)))
+			return nil, sourceError(connector.Gap, "stream", schema.Name{}, otherHistory("the log ends at %s, before %s", positionOf(db.lsn), positionOf(start)))
 		}
 		if db.FromAck {
 			start = db.slot.acked
@@ -100,6 +100,10 @@ func (db *Database) connect(s *MemorySource, from connector.Positions) (*memoryS
 	db.slot.reader = st
 	db.announce()
 	return st, nil
+}
+
+func otherHistory(format string, args ...any) error {
+	return &connector.OtherHistoryError{Err: fmt.Errorf(format, args...)}
 }
 
 // dropSlot removes the slot and all tables from the publication. The caller holds mu.
@@ -145,7 +149,7 @@ func (s *MemorySource) Compare(a, b connector.Position) (int, error) {
 	x, errA := parsePosition(a)
 	y, errB := parsePosition(b)
 	if err := errors.Join(errA, errB); err != nil {
-		return 0, sourceError(connector.Gap, "compare", schema.Name{}, err)
+		return 0, sourceError(connector.Gap, "compare", schema.Name{}, &connector.OtherHistoryError{Err: err})
 	}
 	return int(x - y), nil
 }

@@ -24,6 +24,13 @@ type memoryStream struct {
 	dead         error
 }
 
+var _ connector.Rewound = (*memoryStream)(nil)
+
+// Delivers is part of connector.Rewound.
+func (st *memoryStream) Delivers() connector.Positions {
+	return connector.Positions{"": positionOf(st.from)}
+}
+
 // Add publishes the table, if it is not published, and notes who must be waited for.
 func (st *memoryStream) Add(ctx context.Context, t *schema.Table) (connector.Positions, error) {
 	return guard(ctx, st.source.faults, memorySource, CallAdd, func() (connector.Positions, error) {

@@ -3,6 +3,7 @@ package connectortest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -149,12 +150,43 @@ func (s *memoryStore) Open(context.Context, memory.Allocator) (connector.Sink, e
 	return sink, nil
 }
 
-func (s *memoryStore) Rows(table schema.Name, _ []string) ([]Row, error) {
-	return s.store.Rows(table), nil
+func (s *memoryStore) Rows(table schema.Name, columns []string) ([]Row, error) {
+	rows := s.store.Rows(table)
+	for i := range rows {
+		var err error
+		if rows[i], err = s.choose(table, columns, rows[i]); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
 }
 
-func (s *memoryStore) History(table schema.Name, _ []string) ([]HistoryRow, error) {
-	return s.store.History(table), nil
+func (s *memoryStore) History(table schema.Name, columns []string) ([]HistoryRow, error) {
+	history := s.store.History(table)
+	for i := range history {
+		var err error
+		if history[i].Row, err = s.choose(table, columns, history[i].Row); err != nil {
+			return nil, err
+		}
+	}
+	return history, nil
+}
+
+// choose returns the values of a row under these names.
+func (s *memoryStore) choose(table schema.Name, columns []string, row Row) (Row, error) {
+	if row == nil {
+		return nil, nil
+	}
+	stored := s.store.Columns(table)
+	chosen := make(Row, len(columns))
+	for i, name := range columns {
+		c := slices.Index(stored, name)
+		if c < 0 {
+			return nil, fmt.Errorf("there is no column %q", name)
+		}
+		chosen[i] = row[c]
+	}
+	return chosen, nil
 }
 
 func (s *memoryStore) SoftRows(table schema.Name, _ []string) ([]Row, error) {

@@ -34,6 +34,7 @@ type load struct {
 type liveCopy struct {
 	changes  int // of the storedTable when it was copied
 	key      []int
+	width    int // columns stored, those that are not written any more included
 	rows     map[string]Row
 	deleted  map[string]string // by key, when a row that stays was deleted
 	appended []HistoryRow
@@ -97,7 +98,9 @@ func (tx *memoryTx) open(t *connector.Target) (*liveCopy, error) {
 	if stored.ready != t.Copy {
 		return nil, sinkError(connector.Internal, "write", t.Name, fmt.Errorf("into copy %d, but copy %d is the one that is ready", t.Copy, stored.ready))
 	}
-	live := &liveCopy{changes: stored.changes, key: stored.key, rows: maps.Clone(stored.rows), deleted: maps.Clone(stored.deleted), history: stored.history}
+	live := &liveCopy{
+		changes: stored.changes, key: stored.key, width: len(stored.columns), rows: maps.Clone(stored.rows), deleted: maps.Clone(stored.deleted), history: stored.history,
+	}
 	tx.live[t.Name] = live
 	return live, nil
 }
@@ -260,6 +263,23 @@ func (w *writer) complete(i int) (Row, error) {
 	return row, nil
 }
 
+// widen adds to row i the columns that are not written any more, as the row that it replaces has them.
+func (w *writer) widen(row Row, i int) Row {
+	under := w.key(row)
+	if i > 0 && w.rows.Op(i-1) == connector.Before {
+		under = w.key(w.row(i - 1))
+	}
+	stored := w.live.rows[under]
+	for c := len(row); c < w.live.width; c++ {
+		if stored == nil {
+			row = append(row, Null)
+		} else {
+			row = append(row, stored[c])
+		}
+	}
+	return row
+}
+
 // applySet applies Distinct rows: unsent values first, then deletes, then the new rows.
 func (w *writer) applySet() error {
 	seen := make(map[string]bool)
@@ -291,6 +311,7 @@ func (w *writer) applySet() error {
 				return err
 			}
 			seen[k] = true
+			row = w.widen(row, i)
 			stored = append(stored, func() { w.put(k, row, i) })
 		}
 	}
@@ -319,6 +340,7 @@ func (w *writer) applyRows() error {
 			if err := w.sink.refuse(w.target, row, i, true); err != nil {
 				return err
 			}
+			row = w.widen(row, i)
 			if i > 0 && w.rows.Op(i-1) == connector.Before {
 				w.remove(w.key(w.row(i-1)), i-1)
 			}
@@ -349,6 +371,9 @@ func (w *writer) appendHistory() error {
 				}
 				if op == connector.Update && len(w.live.key) > 0 {
 					w.completeHistory(&h, i)
+				}
+				for h.Row != nil && len(h.Row) < w.live.width {
+					h.Row = append(h.Row, Null)
 				}
 				w.live.appended = append(w.live.appended, h)
 				seq++

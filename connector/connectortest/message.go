@@ -74,6 +74,26 @@ func (d *memoryDecoder) Decode(f *connector.Frames) (*connector.Rows, error) {
 	return r, nil
 }
 
+// Missing returns the row of missing values.
+func (d *memoryDecoder) Missing() (*connector.Rows, error) {
+	b := NewRowsBuilder(d.alloc, d.table)
+	if err := b.Append(connector.Insert, missingOf(d.table)); err != nil {
+		b.Release()
+		return nil, sourceError(connector.TableFault, "read missing values", d.table.Name, err)
+	}
+	return b.Rows(), nil
+}
+
+func missingOf(t *schema.Table) Row {
+	row := make(Row, len(t.Columns))
+	for i, c := range t.Columns {
+		if row[i] = Null; c.Missing != nil {
+			row[i] = *c.Missing
+		}
+	}
+	return row
+}
+
 func (d *memoryDecoder) decode(b *RowsBuilder, f *connector.Frames) ([]connector.Commit, error) {
 	data := f.Data
 	commits := make([]connector.Commit, len(f.Commits))

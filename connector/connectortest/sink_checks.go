@@ -42,6 +42,12 @@ var rowChecks = []check[*sinkCheck]{
 	{"writers_load_side_by_side", checkWriters},
 	{"calls_end_with_their_context", checkSinkCancel},
 	{"change_adds_a_column", checkChange},
+	{"change_and_entries_are_one", checkChangeEntries},
+	{"change_drops_a_column", checkChangeDropped},
+	{"change_keeps_a_dropped_column", checkChangeKept},
+	{"change_renames_columns", checkChangeRenamed},
+	{"change_that_is_not_possible_asks_for_a_copy", checkChangeImpossible},
+	{"change_of_a_history_loses_nothing", checkChangeHistory},
 	{"history_appends_every_change", checkHistory},
 	{"history_fills_unsent_values_from_the_key_s_last_row", checkHistoryUnsent},
 	{"history_survives_a_new_copy", checkHistoryCopy},
@@ -632,21 +638,139 @@ func checkSinkCancel(c *sinkCheck) {
 	c.holds(t, numbered(1, 1)...)
 }
 
-func checkChange(c *sinkCheck) {
-	t := c.stored("items", numbered(1, 2)...)
+// version returns a later version of a target's table, as edit makes it of a copy.
+func version(t *connector.Target, edit func(to *schema.Table)) *schema.Table {
 	to := *t.Table
 	to.Version++
-	to.Columns = append(slices.Clone(to.Columns), schema.Column{Number: 5, Name: "added", Type: schema.Type{Kind: schema.Text, Native: "text"}})
-	next, err := c.sink.Change(c.ctx, t, &to)
+	to.Columns = slices.Clone(to.Columns)
+	edit(&to)
+	return &to
+}
+
+// change takes a target to a version, with missing values as the decoder of a source would have them.
+func (c *sinkCheck) change(t *connector.Target, to *schema.Table, drop bool, entries map[string]string) *connector.Target {
+	c.Helper()
+	b := NewRowsBuilder(c.alloc, to)
+	c.ok(b.Append(connector.Insert, missingOf(to)), "build the row of defaults")
+	missing := b.Rows()
+	defer missing.Release()
+	next, err := c.sink.Change(c.ctx, t, connector.Alteration{
+		Want:    connector.Target{Table: to, Name: t.Name, Key: t.Key, History: t.History},
+		Missing: missing, DropColumns: drop, Entries: entries,
+	})
 	c.ok(err, "change the table")
-	again, err := c.sink.Change(c.ctx, t, &to)
-	c.ok(err, "repeat the change")
-	if len(next.SinkNames) != 5 || !slices.Equal(again.SinkNames, next.SinkNames) {
-		c.Fatalf("the change makes columns %q and %q", next.SinkNames, again.SinkNames)
+	return next
+}
+
+// changed is change for versions to which a destination can be altered.
+func (c *sinkCheck) changed(t *connector.Target, to *schema.Table, drop bool, entries map[string]string) *connector.Target {
+	c.Helper()
+	next := c.change(t, to, drop, entries)
+	if next == nil {
+		c.Fatal("the sink wants a new copy")
 	}
-	c.holds(next, Row{"1", "name 1", Null, "big 1", Null}, Row{"2", "name 2", Null, "big 2", Null})
+	if next.Table != to || next.Copy != t.Copy {
+		c.Errorf("the new target is of version %d and copy %d", next.Table.Version, next.Copy)
+	}
+	return next
+}
+
+// addedColumn is a column that items did not have, with a default unless value is [Null].
+func addedColumn(number int32, name, value string) schema.Column {
+	column := schema.Column{Number: number, Name: name, Type: schema.Type{Kind: schema.Text, Native: "text"}}
+	if value != Null {
+		column.Missing = &value
+	}
+	return column
+}
+
+func checkChange(c *sinkCheck) {
+	t := c.stored("items", numbered(1, 2)...)
+	to := version(t, func(to *schema.Table) {
+		to.Columns = append(to.Columns, addedColumn(5, "added", Null), addedColumn(6, "filled", "it's"), addedColumn(7, "empty", ""))
+	})
+	next := c.changed(t, to, false, nil)
+	c.holds(next, Row{"1", "name 1", Null, "big 1", Null, "it's", ""}, Row{"2", "name 2", Null, "big 2", Null, "it's", ""})
+	c.set(next, alter("1", "a", Null, Unsent, "new", Null, "x"))
+	c.holds(next, Row{"1", "a", Null, "big 1", "new", Null, "x"}, Row{"2", "name 2", Null, "big 2", Null, "it's", ""})
+}
+
+func checkChangeEntries(c *sinkCheck) {
+	t := c.stored("items", numbered(1, 2)...)
+	to := version(t, func(to *schema.Table) { to.Columns = append(to.Columns, addedColumn(5, "added", "x")) })
+	entries := map[string]string{"table": "version 2"}
+	next := c.changed(t, to, false, entries)
 	c.set(next, alter("1", "a", Null, Unsent, "new"))
-	c.holds(next, Row{"1", "a", Null, "big 1", "new"}, Row{"2", "name 2", Null, "big 2", Null})
+	c.changed(t, to, false, entries) // as one whose answer was lost is repeated
+	c.holds(next, Row{"1", "a", Null, "big 1", "new"}, Row{"2", "name 2", Null, "big 2", "x"})
+	c.entries(entries)
+	c.ok(c.write(c.sink, next, true, map[string]string{"table": "later"}, opRow{connector.Insert, Row{"3", "c", Null, "b", Null}}), "write behind the change")
+}
+
+func checkChangeDropped(c *sinkCheck) {
+	t := c.stored("items", numbered(1, 2)...)
+	next := c.changed(t, version(t, func(to *schema.Table) { to.Columns = slices.Delete(to.Columns, 1, 2) }), true, nil)
+	c.holds(next, Row{"1", Null, "big 1"}, Row{"2", Null, "big 2"})
+	if _, err := c.sys.Rows(t.Name, []string{"name"}); err == nil {
+		c.Error("the dropped column is still there")
+	}
+	c.set(next, opRow{connector.Insert, Row{"3", "n", "b"}})
+	c.holds(next, Row{"1", Null, "big 1"}, Row{"2", Null, "big 2"}, Row{"3", "n", "b"})
+}
+
+func checkChangeKept(c *sinkCheck) {
+	t := c.stored("items", numbered(1, 2)...)
+	gone := version(t, func(to *schema.Table) { to.Columns = slices.Delete(to.Columns, 1, 2) })
+	next := c.changed(t, gone, false, nil)
+	c.set(next, opRow{connector.Insert, Row{"3", "n", "b"}}, opRow{connector.Update, Row{"1", "n", Unsent}})
+	kept := *next
+	kept.SinkNames = []string{"id", "name", "note", "big"}
+	c.holds(&kept, Row{"1", "name 1", "n", "big 1"}, Row{"2", "name 2", Null, "big 2"}, Row{"3", Null, "n", "b"})
+
+	again := c.changed(next, version(next, func(to *schema.Table) { to.Columns = append(to.Columns, addedColumn(5, "name", "new")) }), false, nil)
+	kept.SinkNames = []string{"id", "name", "name__dropped_1"}
+	c.holds(&kept, Row{"1", "new", "name 1"}, Row{"2", "new", "name 2"}, Row{"3", "new", Null})
+	c.set(again, opRow{connector.Update, Row{"2", "n", Unsent, "x"}})
+	c.holds(&kept, Row{"1", "new", "name 1"}, Row{"2", "x", "name 2"}, Row{"3", "new", Null})
+}
+
+func checkChangeRenamed(c *sinkCheck) {
+	t := c.stored("items", numbered(1, 2)...)
+	next := c.changed(t, version(t, func(to *schema.Table) {
+		to.Columns[1].Name, to.Columns[3].Name = to.Columns[3].Name, to.Columns[1].Name // each other's
+		to.Columns[2].Name = "remark"
+	}), true, nil)
+	named := *next
+	named.SinkNames = []string{"id", "big", "remark", "name"}
+	c.holds(&named, Row{"1", "name 1", Null, "big 1"}, Row{"2", "name 2", Null, "big 2"})
+	c.set(next, alter("1", "a", "b", Unsent))
+	c.holds(&named, Row{"1", "a", "b", "big 1"}, Row{"2", "name 2", Null, "big 2"})
+}
+
+func checkChangeImpossible(c *sinkCheck) {
+	t := c.stored("items", numbered(1, 2)...)
+	for what, edit := range map[string]func(to *schema.Table){
+		"another type": func(to *schema.Table) { to.Columns[1].Type = schema.Type{Kind: schema.Int64, Native: "bigint"} },
+		"another key":  func(to *schema.Table) { to.Key = []int{1} },
+	} {
+		if next := c.change(t, version(t, edit), true, map[string]string{"changed": what}); next != nil {
+			c.Errorf("%s: the sink says that it altered the destination", what)
+		}
+	}
+	c.holds(t, numbered(1, 2)...)
+	c.entries(map[string]string{})
+}
+
+func checkChangeHistory(c *sinkCheck) {
+	t, reader := c.history()
+	c.copy(t, nil, numbered(1, 1)...)
+	next := c.changed(t, version(t, func(to *schema.Table) {
+		to.Columns = append(slices.Delete(to.Columns, 1, 2), addedColumn(5, "added", "x"))
+	}), true, nil)
+	c.appendHistory(next, []connector.Commit{{Rows: 1, Position: "0010"}}, opRow{connector.Insert, Row{"9", Null, "b", "new"}})
+	both := *next
+	both.SinkNames = []string{"id", "name", "note", "big", "added"}
+	c.holdsHistory(reader, &both, "copy 1|name 1|"+Null+"|big 1|x", "insert 9|"+Null+"|"+Null+"|b|new at 0010#0")
 }
 
 // historyLines renders what must be equal of history rows.

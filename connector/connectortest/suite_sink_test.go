@@ -17,12 +17,14 @@ import (
 // brokenSink is a sink with one thing wrong: what is set is called around or in place of the call of that name.
 type brokenSink struct {
 	*MemorySink
+	first     *schema.Table                                                                          // that was planned
 	plan      func(want connector.Target, t *connector.Target, err error) (*connector.Target, error) // after Plan
 	claim     func(ctx context.Context, mirror, id string) (*connector.Claim, error)
 	create    func(t *connector.Target)                                              // before Create
 	ready     func(t *connector.Target, entries map[string]string) map[string]string // before Ready; returns its entries
 	readyDone func(t *connector.Target)
-	change    func() error                                 // before Change
+	change    func(a *connector.Alteration) error          // before Change
+	changed   func(t, next *connector.Target)              // after Change
 	begin     func() error                                 // before Begin
 	ended     func()                                       // after Commit or Rollback
 	op        func(op connector.Op, row Row) (opRow, bool) // of rows passed; false: leave it out
@@ -37,6 +39,9 @@ type brokenSink struct {
 func (s *brokenSink) stored(t *connector.Target) *storedTable { return s.store.tables[t.Name] }
 
 func (s *brokenSink) Plan(ctx context.Context, want connector.Target) (*connector.Target, error) {
+	if s.first == nil {
+		s.first = want.Table
+	}
 	t, err := s.MemorySink.Plan(ctx, want)
 	if s.plan != nil {
 		return s.plan(want, t, err)
@@ -69,13 +74,17 @@ func (s *brokenSink) Ready(ctx context.Context, t *connector.Target, entries map
 	return err
 }
 
-func (s *brokenSink) Change(ctx context.Context, t *connector.Target, to *schema.Table) (*connector.Target, error) {
+func (s *brokenSink) Change(ctx context.Context, t *connector.Target, a connector.Alteration) (*connector.Target, error) {
 	if s.change != nil {
-		if err := s.change(); err != nil {
+		if err := s.change(&a); err != nil {
 			return nil, err
 		}
 	}
-	return s.MemorySink.Change(ctx, t, to)
+	next, err := s.MemorySink.Change(ctx, t, a)
+	if s.changed != nil {
+		s.changed(t, next)
+	}
+	return next, err
 }
 
 func (s *brokenSink) Begin(ctx context.Context) (connector.Tx, error) {
@@ -395,14 +404,65 @@ var sinkMutations = []struct {
 			return tx.Commit(context.WithoutCancel(ctx), entries)
 		}
 	}},
-	{"change_adds_a_column", "a change cannot be repeated", func(s *brokenSink) {
+	{"change_adds_a_column", "defaults are left out", func(s *brokenSink) {
+		s.change = func(a *connector.Alteration) error { a.Missing = nil; return nil }
+	}},
+	{"change_adds_a_column", "the target is the old one", func(s *brokenSink) {
+		s.changed = func(t, next *connector.Target) { *next = *t }
+	}},
+	{"change_and_entries_are_one", "a change cannot be repeated", func(s *brokenSink) {
 		done := false
-		s.change = func() error {
+		s.change = func(*connector.Alteration) error {
 			if done {
 				return sinkError(connector.TableFault, "change", schema.Name{}, errors.New("the column exists"))
 			}
 			done = true
 			return nil
+		}
+	}},
+	{"change_and_entries_are_one", "entries are left out", func(s *brokenSink) {
+		s.change = func(a *connector.Alteration) error { a.Entries = nil; return nil }
+	}},
+	{"change_drops_a_column", "it is kept", func(s *brokenSink) {
+		s.change = func(a *connector.Alteration) error { a.DropColumns = false; return nil }
+	}},
+	{"change_keeps_a_dropped_column", "it is dropped", func(s *brokenSink) {
+		s.change = func(a *connector.Alteration) error { a.DropColumns = true; return nil }
+	}},
+	{"change_keeps_a_dropped_column", "its values are lost by updates", func(s *brokenSink) {
+		s.changed = func(t, next *connector.Target) {
+			stored := s.stored(t)
+			for _, row := range stored.rows {
+				for c := len(next.Columns); c < len(row); c++ {
+					row[c] = Null
+				}
+			}
+		}
+	}},
+	{"change_renames_columns", "renamed columns are new", func(s *brokenSink) {
+		s.change = func(*connector.Alteration) error {
+			for _, stored := range s.store.tables {
+				stored.numbers = []int32{1, 102, 103, 104}
+			}
+			return nil
+		}
+	}},
+	{"change_that_is_not_possible_asks_for_a_copy", "every change is possible", func(s *brokenSink) {
+		s.change = func(a *connector.Alteration) error {
+			to := *a.Want.Table
+			to.Columns, to.Key = s.first.Columns, s.first.Key
+			a.Want.Table, a.Missing = &to, nil
+			return nil
+		}
+	}},
+	{"change_of_a_history_loses_nothing", "a dropped column goes", func(s *brokenSink) {
+		s.changed = func(t, next *connector.Target) {
+			stored := s.stored(t)
+			for _, h := range stored.history {
+				for c := len(next.Columns); c < len(h.Row); c++ {
+					h.Row[c] = Null
+				}
+			}
 		}
 	}},
 	{"history_appends_every_change", "every run is numbered from 0", func(s *brokenSink) {

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"sync"
@@ -18,8 +17,10 @@ type catalogTable struct {
 	oid           uint32
 	relation      catalogRelation
 	types         []resolved        // by column
+	columnStates  []string          // by column; see columnState
 	leaves        []catalogRelation // of a partitioned table, by OID
 	indexes       []catalogIndex
+	storage       storage
 	failure       string // why the columns could not be read
 }
 
@@ -110,19 +111,14 @@ type knownVersion struct {
 
 // assign sets t.Version. Estimates are no part of a version.
 func (v *tableVersions) assign(oid uint32, t *schema.Table) {
-	c := *t
-	c.Version, c.Rows, c.RowBytes = 0, 0, 0
-	text, err := json.Marshal(c)
-	if err != nil {
-		panic("postgres: a table cannot be written as JSON: " + err.Error())
-	}
+	text := t.Describe()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	k, ok := v.known[oid]
 	switch {
 	case !ok:
 		t.Version = 1
-	case k.fingerprint == string(text):
+	case k.fingerprint == text:
 		t.Version = k.table.Version
 	default:
 		t.Version = k.table.Version + 1
@@ -130,7 +126,7 @@ func (v *tableVersions) assign(oid uint32, t *schema.Table) {
 	if v.known == nil {
 		v.known = map[uint32]knownVersion{}
 	}
-	v.known[oid] = knownVersion{string(text), t}
+	v.known[oid] = knownVersion{text, t}
 }
 
 // last returns the version assigned last, nil if there is none.
@@ -148,19 +144,25 @@ func (s *Source) readCatalog(ctx context.Context, only uint32) ([]*catalogTable,
 		if err := r.readRelations(ctx, only); err != nil {
 			return err
 		}
-		for _, read := range []func(context.Context) error{r.readLeaves, r.readIndexes, r.readColumns} {
+		for _, read := range []func(context.Context) error{r.readLeaves, r.readIndexes, r.readStorage, r.readColumns} {
 			if err := read(ctx); err != nil {
 				return err
 			}
 		}
 		tables = r.tables
+		for _, t := range tables {
+			t.judge()
+		}
+		if s.given {
+			return s.refuseUncovered(ctx, tx, tables)
+		}
 		return nil
 	})
 	if err != nil {
 		return nil, wrapError(err, sourceSystem, "read the catalog", schema.Name{})
 	}
 	for _, t := range tables {
-		t.judge()
+		t.describe()
 	}
 	return tables, nil
 }
@@ -294,6 +296,7 @@ type catalogColumn struct {
 	typ    uint32
 	mod    int32
 	native string
+	state  string
 }
 
 func (r *catalogReader) readColumns(ctx context.Context) error {
@@ -317,28 +320,34 @@ func (r *catalogReader) readColumns(ctx context.Context) error {
 			continue
 		}
 		c.Type = typ.Type
-		t.Columns, t.types = append(t.Columns, c.Column), append(t.types, typ)
+		t.Columns, t.types, t.columnStates = append(t.Columns, c.Column), append(t.types, typ), append(t.columnStates, c.state)
 	}
 	return nil
 }
 
 // queryColumns reads the columns of all tables, by table and number. A missing value (pg_attribute.attmissingval) is what
-// rows have that are older than their column; it is an array of one.
+// rows have that are older than their column; it is an array of one. Of a partitioned table the leaves have it: those that
+// the column was added to have the same one, unless their rows were written anew since.
 func (r *catalogReader) queryColumns(ctx context.Context) ([]catalogColumn, error) {
-	rows, err := r.tx.Query(ctx, `
+	rows, err := r.tx.Query(ctx, leafTree+`, missing AS (
+			SELECT DISTINCT ON (t.root, own.attnum) t.root, own.attnum, (a.attmissingval::text::text[])[1] AS value
+			FROM tree t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.member AND a.attnum > 0 AND a.atthasmissing
+			JOIN pg_catalog.pg_attribute own ON own.attrelid = t.root AND own.attname = a.attname AND NOT own.attisdropped
+			ORDER BY t.root, own.attnum, t.member)
 		SELECT a.attrelid, a.attnum::int4, a.attname::text, a.atttypid, a.atttypmod, f.native, a.attnotnull,
 		       CASE WHEN a.attgenerated <> '' THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) ELSE '' END,
-		       CASE WHEN a.atthasmissing THEN pg_catalog.quote_nullable((a.attmissingval::text::text[])[1]) || '::' || f.native ELSE '' END
-		FROM pg_catalog.pg_attribute a
+		       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] ELSE missing.value END, `+columnState+`
+		FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
 		CROSS JOIN LATERAL (SELECT pg_catalog.format_type(a.atttypid, a.atttypmod) AS native) f
 		LEFT JOIN pg_catalog.pg_attrdef d ON a.attgenerated <> '' AND d.adrelid = a.attrelid AND d.adnum = a.attnum
+		LEFT JOIN missing ON missing.root = a.attrelid AND missing.attnum = a.attnum
 		WHERE a.attrelid = ANY($1::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 		ORDER BY a.attrelid, a.attnum`, r.oids)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c catalogColumn, err error) {
-		err = row.Scan(&c.table, &c.Number, &c.Name, &c.typ, &c.mod, &c.native, &c.NotNull, &c.Generated, &c.Default)
+		err = row.Scan(&c.table, &c.Number, &c.Name, &c.typ, &c.mod, &c.native, &c.NotNull, &c.Generated, &c.Missing, &c.state)
 		return c, err
 	})
 }

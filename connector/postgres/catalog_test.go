@@ -223,9 +223,14 @@ func TestColumnsKeepWhatASinkNeeds(t *testing.T) {
 		t.Errorf("an array that has other separators than commas is text: %+v", typ)
 	}
 	for _, name := range []string{"late", "quoted", "list"} {
-		same := testdb.QueryText(t, url, "SELECT "+name+" IS NOT DISTINCT FROM ("+column(name).Default+") FROM t")
+		value := column(name).Missing
+		if value == nil {
+			t.Errorf("%s: no default", name)
+			continue
+		}
+		same := testdb.QueryText(t, url, "SELECT "+name+" IS NOT DISTINCT FROM "+quoteLiteral(*value)+"::"+column(name).Type.Native+" FROM t")
 		if same != "t" {
-			t.Errorf("%s: rows older than the column do not have %s", name, column(name).Default)
+			t.Errorf("%s: rows older than the column do not have %s", name, *value)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func (st *stream) holds(ctx context.Context, version *schema.Table) (bool, error
 		}
 	}
 	now := v.tables[version.ID]
-	return now != nil && now.Refused == "" && sameTable(version, now), nil
+	return now != nil && now.Refused == "" && alike(version, now), nil
 }
 
 func (v *catalogView) shows(tx transaction) bool {

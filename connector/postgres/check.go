@@ -36,7 +36,7 @@ type sourceCheck struct {
 	source   *Source
 	tables   []*schema.Table
 	facts    sourceFacts
-	pubs     *publications
+	pubs     publications
 	slot     *slot
 	problems []connector.Problem
 }
@@ -119,7 +119,7 @@ func (c *sourceCheck) checkRole(context.Context) error {
 	if !c.facts.replication {
 		c.fault(nil, "ALTER ROLE "+quoteIdent(c.facts.role)+" REPLICATION", "role %s may not replicate", quoteIdent(c.facts.role))
 	}
-	if !c.facts.create && !c.pubs.anyOurs() {
+	if !c.facts.create && !c.source.given && !c.pubs.anyOurs() {
 		c.fault(nil, "GRANT CREATE ON DATABASE "+quoteIdent(c.source.server.database)+" TO "+quoteIdent(c.facts.role),
 			"role %s may not create publications in the database", quoteIdent(c.facts.role))
 	}
@@ -133,15 +133,23 @@ func (c *sourceCheck) idUnknown(p *publication) bool {
 }
 
 func (c *sourceCheck) checkPublications(context.Context) error {
+	if c.source.given && !c.pubs[0].exists {
+		c.fault(nil, c.source.goneHint(), "%s", c.source.goneText())
+		return nil
+	}
+	for _, note := range c.source.notesOn(c.pubs) {
+		c.note(nil, "", "%s", note)
+	}
 	for i := range c.pubs {
 		p := &c.pubs[i]
 		drop := "if nothing needs it: DROP PUBLICATION " + quoteIdent(p.name) + "; else set `publication` to another name"
 		switch {
 		case c.idUnknown(p):
 			c.note(nil, drop, "publication %q is there already, made by a mirror: if this mirror's state was lost, the sink may know the mirror's id, and a run takes it up", p.name)
+		case p.given:
 		case p.exists && !p.ours:
 			c.fault(nil, drop, "publication %q exists and was not made by this mirror", p.name)
-		case p.exists && !p.intact:
+		case p.exists && !p.intact(i):
 			c.fault(nil, "copy all tables anew: set `on_gap: resync`, or `sluice teardown` and run again",
 				"publication %q was altered and does not publish what it was made for, so changes are missing", p.name)
 		case !p.exists && c.pubs.anyOurs():
@@ -153,6 +161,16 @@ func (c *sourceCheck) checkPublications(context.Context) error {
 }
 
 func (c *sourceCheck) checkSlot(ctx context.Context) error {
+	if c.source.given {
+		former, err := c.source.readSlotNamed(ctx, c.source.baseSlotName())
+		if err != nil {
+			return err
+		}
+		if former != nil {
+			c.note(nil, "if the mirror used it before its publication was given: "+former.dropStatement(),
+				"replication slot %q exists and is not used by this mirror: where the publication is given, its slot has the mirror's id in its name", former.name)
+		}
+	}
 	s := c.slot
 	if s == nil {
 		if c.pubs.anyOurs() {
@@ -161,7 +179,7 @@ func (c *sourceCheck) checkSlot(ctx context.Context) error {
 		}
 		return nil
 	}
-	known := c.pubs.anyOurs() || slices.ContainsFunc(c.pubs[:], func(p publication) bool { return c.idUnknown(&p) })
+	known := c.source.ownsSlot(c.pubs) || slices.ContainsFunc(c.pubs, func(p publication) bool { return c.idUnknown(&p) })
 	switch {
 	case !known || !s.decodes(c.source.server.database):
 		c.fault(nil, "if nothing needs it: "+s.dropStatement()+"; else set `slot` to another name",
@@ -335,7 +353,7 @@ func (c *sourceCheck) readRights(ctx context.Context, oids []uint32) ([]tableRig
 // it no more.
 func (c *sourceCheck) checkRights(t *schema.Table, r tableRights, m *membership) {
 	role := quoteIdent(c.facts.role)
-	needsOwner := !r.owns && !m.settled(t)
+	needsOwner := !r.owns && !c.source.given && !m.settled(t)
 	if needsOwner {
 		c.fault(t, "GRANT "+quoteIdent(r.owner)+" TO "+role, "only its owner %s can publish it, which role %s is not", quoteIdent(r.owner), role)
 	}
@@ -348,7 +366,7 @@ func (c *sourceCheck) checkRights(t *schema.Table, r tableRights, m *membership)
 }
 
 func (c *sourceCheck) checkMembership(t *schema.Table, m *membership) {
-	if m == nil {
+	if m == nil || c.source.given { // where it was given, what a table lacks has refused it
 		return
 	}
 	for which, filtered := range m.filtered {
@@ -401,10 +419,11 @@ func (c *sourceCheck) checkBroken(ctx context.Context) error {
 			what = "publication %q, of all tables, publishes"
 		}
 		table, ours := quoteName(name), slices.Contains(c.source.publicationNames(), publication)
-		c.add(&schema.Table{Name: name}, !ours,
-			fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (...), or ALTER TABLE %s REPLICA IDENTITY FULL; or ALTER PUBLICATION %s SET (publish = 'insert, truncate')",
-				table, table, quoteIdent(publication)),
-			what+" its updates and deletes, and it has no replica identity: its UPDATE and DELETE statements fail at the source", publication)
+		fix := fmt.Sprintf("ALTER TABLE %[1]s ADD PRIMARY KEY (...), or ALTER TABLE %[1]s REPLICA IDENTITY FULL", table)
+		if !ours || !c.source.given { // else the mirror needs what it publishes
+			fix += fmt.Sprintf("; or ALTER PUBLICATION %s SET (publish = 'insert, truncate')", quoteIdent(publication))
+		}
+		c.add(&schema.Table{Name: name}, !ours, fix, what+" its updates and deletes, and it has no replica identity: its UPDATE and DELETE statements fail at the source", publication)
 		return nil
 	})
 	return err

@@ -12,8 +12,8 @@ import (
 type Config struct {
 	URL         string `yaml:"url" secret:"true" doc:"Connection string, URL or key=value form; libpq's variables, password file and TLS rules apply."`
 	Connections int    `yaml:"connections" min:"2" max:"100" doc:"Connections held at most, beside the replication connection."`
-	Slot        string `yaml:"slot" side:"source" doc:"Replication slot; by default sluice_ and the mirror's name."`
-	Publication string `yaml:"publication" side:"source" doc:"Publication; by default sluice_ and the mirror's name."`
+	Slot        string `yaml:"slot" side:"source" doc:"Replication slot; by default sluice_ and the mirror's name. Where a publication is given it ends with a hash of the mirror's id."`
+	Publication string `yaml:"publication" side:"source" doc:"Publication; by default sluice_ and the mirror's name. One that exists and that no mirror has made is used as it is."`
 }
 
 // What is said of a URL that cannot be parsed. The parser's own error quotes it, with the password in some spellings.

@@ -191,7 +191,7 @@ func (x *tx) addLabels(ctx context.Context, name schema.Name, oid string, labels
 		} else if len(present) > 0 {
 			place = " BEFORE " + quoteLiteral(present[0])
 		}
-		sql = append(sql, "ALTER TYPE "+quoteName(name)+" ADD VALUE "+quoteLiteral(l)+place)
+		sql = append(sql, "ALTER TYPE "+quoteName(name)+" ADD VALUE IF NOT EXISTS "+quoteLiteral(l)+place)
 	}
 	if sql == nil {
 		return nil

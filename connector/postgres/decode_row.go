@@ -89,6 +89,22 @@ func (d *rowDecoder) Decode(f *connector.Frames) (*connector.Rows, error) {
 	return r, nil
 }
 
+// Missing reads the Missing value of each column, which has the form of a value in the log.
+func (d *rowDecoder) Missing() (*connector.Rows, error) {
+	for i := range d.new {
+		c := &d.rows.table.Columns[d.rows.sent[i].index]
+		if d.new[i] = (cell{kind: cellNull}); c.Missing != nil {
+			d.new[i] = cell{kind: cellText, text: []byte(*c.Missing)}
+		}
+	}
+	if err := d.add(connector.Insert, d.new); err != nil {
+		d.rows.clear()
+		return nil, decodeError(d.rows.table, "read the missing values of columns", "", err)
+	}
+	d.ops = nil
+	return &connector.Rows{Table: d.rows.table, Values: d.rows.take(1)}, nil
+}
+
 func countRows(commits []connector.Commit) int {
 	const most = 1 << 16 // a first guess; damaged frames may claim any number
 	n := 0

@@ -108,7 +108,7 @@ func (s *Source) Measure(ctx context.Context, _ string, from []connector.Positio
 	return bytes, clock, nil
 }
 
-// Remove drops the slot and then the publications, which are what tells that the slot is ours.
+// Remove drops the slot and then the publications, which are what tells that the slot is ours. One that was given stays.
 func (s *Source) Remove(ctx context.Context) error {
 	pubs, err := s.readPublications(ctx)
 	if err != nil {
@@ -118,9 +118,8 @@ func (s *Source) Remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ours := pubs.anyOurs()
 	if slot != nil {
-		if !ours || !slot.decodes(s.server.database) {
+		if !s.ownsSlot(pubs) || !slot.decodes(s.server.database) {
 			return s.notOurs("remove the slot", fmt.Sprintf("replication slot %q", slot.name), slot.dropStatement())
 		}
 		if err := s.dropSlot(ctx, slot); err != nil {

@@ -16,17 +16,7 @@ import (
 // ends with a hash of itself, so that two that begin alike stay two.
 func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Target, error) {
 	t := want
-	if t.Name.Schema == "" {
-		t.Name.Schema = "public"
-	}
-	t.Name.Schema = fitName(t.Name.Schema, t.Name.Schema, false)
-	t.Name.Table = fitName(t.Name.Table, t.Name.Table, false)
-	if t.Columns == nil {
-		t.Columns = make([]int, len(t.Table.Columns))
-		for i := range t.Columns {
-			t.Columns[i] = i
-		}
-	}
+	fillDefaults(&t)
 	if err := checkTarget(&t); err != nil {
 		return nil, err
 	}
@@ -77,6 +67,21 @@ func (s *Sink) planInto(ctx context.Context, t *connector.Target, found destinat
 func beyondKey(key []string) string {
 	return `i.indislive AND (i.indisexclusion OR NOT (SELECT coalesce(array_agg(a.attname::text), '{}') FROM pg_catalog.pg_attribute a
 		WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) @> ` + quoteLiteral(string(textArray(key))) + `::text[])`
+}
+
+// fillDefaults sets what a wanted target may leave out: the schema, and the columns.
+func fillDefaults(t *connector.Target) {
+	if t.Name.Schema == "" {
+		t.Name.Schema = "public"
+	}
+	t.Name.Schema = fitName(t.Name.Schema, t.Name.Schema, false)
+	t.Name.Table = fitName(t.Name.Table, t.Name.Table, false)
+	if t.Columns == nil {
+		t.Columns = make([]int, len(t.Table.Columns))
+		for i := range t.Columns {
+			t.Columns[i] = i
+		}
+	}
 }
 
 // checkTarget refuses what cannot be stored, whatever the database holds.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 
@@ -61,7 +62,11 @@ func (s *Source) publicationName(which int) string {
 	return fitName(name, name, false)
 }
 
+// publicationNames are those that the stream asks for.
 func (s *Source) publicationNames() []string {
+	if s.given {
+		return []string{s.config.Publication}
+	}
 	return []string{s.publicationName(fullPublication), s.publicationName(insertPublication)}
 }
 
@@ -75,27 +80,36 @@ func (s *Source) publicationMark() string { return markPrefix + s.env.ID }
 type publication struct {
 	name         string
 	exists, ours bool
+	given        bool   // made by somebody else, for us to use as it is
 	mark         string // its comment
-	intact       bool   // it publishes what we made it for
+	publishes    int    // fullPublication or insertPublication by its actions; noPublication: other ones
+	all          bool   // it covers all tables, those that come too
+	viaRoot      bool   // a partition's changes come as those of its root
+	generated    bool   // 18: rows have generated columns too
 }
 
-type publications [publicationCount]publication
-
-func (p *publications) anyOurs() bool {
-	return slices.ContainsFunc(p[:], func(p publication) bool { return p.exists && p.ours })
+// intact reports whether a publication of ours publishes what we made it for.
+func (p *publication) intact(which int) bool {
+	return p.publishes == which && !p.all && p.viaRoot && !p.generated
 }
 
-// foreign returns the first publication that exists and is not ours.
-func (p *publications) foreign() *publication {
-	for i := range p {
-		if p[i].exists && !p[i].ours {
-			return &p[i]
+type publications []publication
+
+func (ps publications) anyOurs() bool {
+	return slices.ContainsFunc(ps, func(p publication) bool { return p.exists && p.ours })
+}
+
+// foreign returns the first publication that exists and is not for us to use.
+func (ps publications) foreign() *publication {
+	for i := range ps {
+		if ps[i].exists && !ps[i].ours && !ps[i].given {
+			return &ps[i]
 		}
 	}
 	return nil
 }
 
-func (s *Source) readPublications(ctx context.Context) (*publications, error) {
+func (s *Source) readPublications(ctx context.Context) (publications, error) {
 	if s.env.ID == "" {
 		return nil, &connector.Error{System: sourceSystem, Op: "read the publications", Err: errors.New("the mirror has no id yet")}
 	}
@@ -103,26 +117,41 @@ func (s *Source) readPublications(ctx context.Context) (*publications, error) {
 }
 
 // findPublications is readPublications for a mirror that may have no id yet: then none is ours.
-func (s *Source) findPublications(ctx context.Context) (*publications, error) {
-	const op = "read the publications"
+func (s *Source) findPublications(ctx context.Context) (publications, error) {
 	var ps publications
-	for which := range ps {
-		p := &ps[which]
-		p.name = s.publicationName(which)
-		err := s.pool.QueryRow(ctx, `
-			SELECT coalesce(pg_catalog.obj_description(oid, 'pg_publication'), ''),
-			       NOT puballtables AND pubinsert AND pubtruncate AND pubupdate = $2 AND pubdelete = $2 AND pubviaroot
-			         AND to_jsonb(p)->>'pubgencols' IS DISTINCT FROM 's' -- 18: rows would have generated columns too
-			FROM pg_catalog.pg_publication p WHERE pubname = $1`, p.name, which == fullPublication).Scan(&p.mark, &p.intact)
-		if errors.Is(err, pgx.ErrNoRows) {
-			continue
-		}
+	for _, name := range s.publicationNames() {
+		p, err := s.readPublication(ctx, s.pool, name)
 		if err != nil {
-			return nil, wrapError(err, sourceSystem, op, schema.Name{})
+			return nil, wrapError(err, sourceSystem, "read the publications", schema.Name{})
 		}
-		p.exists, p.ours = true, s.env.ID != "" && p.mark == s.publicationMark()
+		ps = append(ps, p)
 	}
-	return &ps, nil
+	return ps, nil
+}
+
+func (s *Source) readPublication(ctx context.Context, q querier, name string) (publication, error) {
+	p := publication{name: name, publishes: noPublication}
+	var inserts, updates, deletes, truncates bool
+	err := q.QueryRow(ctx, `
+		SELECT coalesce(pg_catalog.obj_description(oid, 'pg_publication'), ''), pubinsert, pubupdate, pubdelete, pubtruncate,
+		       puballtables, pubviaroot, coalesce(to_jsonb(p)->>'pubgencols' = 's', false)
+		FROM pg_catalog.pg_publication p WHERE pubname = $1`, name).
+		Scan(&p.mark, &inserts, &updates, &deletes, &truncates, &p.all, &p.viaRoot, &p.generated)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return p, nil
+	}
+	if err != nil {
+		return p, err
+	}
+	if inserts && truncates && updates == deletes {
+		p.publishes = insertPublication
+		if updates {
+			p.publishes = fullPublication
+		}
+	}
+	p.exists, p.ours = true, s.env.ID != "" && p.mark == s.publicationMark()
+	p.given = s.given && !strings.HasPrefix(p.mark, markPrefix)
+	return p, nil
 }
 
 // createPublications makes both, empty and with our mark, in one transaction: there is never one of ours without it.
@@ -143,12 +172,15 @@ func (s *Source) createPublications(ctx context.Context) error {
 	err = wrapError(err, sourceSystem, "create the publications", schema.Name{})
 	if e, ok := errors.AsType[*connector.Error](err); ok && e.Kind == connector.Setup {
 		e.Hint = "GRANT CREATE ON DATABASE " + quoteIdent(s.server.database) + " TO " + quoteIdent(s.pool.Config().ConnConfig.User)
+		if name := s.config.Publication; name != "" {
+			e.Hint += fmt.Sprintf("; publication %q does not exist: if somebody else is to make it, or has made it under another name, set `publication` to that", name)
+		}
 	}
 	return err
 }
 
 // dropPublications drops those that are ours.
-func (s *Source) dropPublications(ctx context.Context, ps *publications) error {
+func (s *Source) dropPublications(ctx context.Context, ps publications) error {
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		for _, p := range ps {
 			if !p.exists || !p.ours {
@@ -164,28 +196,31 @@ func (s *Source) dropPublications(ctx context.Context, ps *publications) error {
 }
 
 // checkPublications reports why a stream cannot go on with these.
-func (s *Source) checkPublications(ps *publications, from position) error {
+func (s *Source) checkPublications(ps publications, from position) error {
 	if p := ps.foreign(); p != nil {
 		return s.notOurs("open the stream", fmt.Sprintf("publication %q", p.name), "DROP PUBLICATION "+quoteIdent(p.name))
 	}
-	for _, p := range ps {
+	for which, p := range ps {
 		switch {
 		case !p.exists:
 			err := gap(from, fmt.Errorf("publication %q does not exist", p.name)).(*connector.Error)
 			err.Hint = hintPublicationLost
 			return err
-		case !p.intact:
+		case !p.given && !p.intact(which):
 			return gap(from, fmt.Errorf("publication %q was altered and does not publish what it was made for", p.name))
 		}
 	}
 	return nil
 }
 
-// membership is where a table is published, and whether it may be published with updates and deletes.
+// membership is where a table is published, and whether it may be published with updates and deletes. Of a publication that
+// was given it is the first element that counts.
 type membership struct {
-	in       [publicationCount]bool // without a row filter or column list, which are not ours
-	filtered [publicationCount]bool // with one
-	identity replicaIdentity
+	in          [publicationCount]bool // without a row filter or column list, which are not ours
+	filtered    [publicationCount]bool // with one
+	identity    replicaIdentity
+	partitioned bool
+	by          []uint32 // of a given one: OIDs of the catalog's rows by which it holds the table
 }
 
 // replicaIdentity is what an UPDATE or DELETE of a table sends of the old row.
@@ -229,10 +264,15 @@ const usableIdentity = `CASE leaf.relreplident WHEN 'f' THEN true WHEN 'n' THEN 
 // come later an identity, so that there it is required.
 const membershipQuery = `
 WITH RECURSIVE member AS (
-	SELECT m.prrelid, p.pubname, to_jsonb(m)->>'prqual' IS NULL AND to_jsonb(m)->>'prattrs' IS NULL AS whole
+	SELECT m.prrelid, p.pubname, ` + wholeMember + ` AS whole, NULL::oid[] AS by
 	FROM pg_catalog.pg_publication_rel m JOIN pg_catalog.pg_publication p ON p.oid = m.prpubid
 	WHERE p.pubname = ANY($1) AND ($2::oid[] IS NULL OR m.prrelid = ANY($2))
-), wanted AS (
+), ` + membershipOfMembers
+
+// wholeMember tells of a row m of pg_publication_rel that no row filter or column list (15 and later) is on the table.
+const wholeMember = `to_jsonb(m)->>'prqual' IS NULL AND to_jsonb(m)->>'prattrs' IS NULL`
+
+const membershipOfMembers = `wanted AS (
 	SELECT DISTINCT prrelid AS oid FROM member WHERE $2::oid[] IS NULL UNION SELECT unnest($2::oid[])
 ), tree AS (
 	SELECT oid AS root, oid FROM wanted
@@ -244,7 +284,8 @@ SELECT root.oid,
        coalesce(bool_and(` + usableIdentity + `), true)
          AND (root.relkind <> 'p' OR EXISTS (
            SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = root.oid AND i.indisprimary AND i.indisvalid AND i.indimmediate)),
-       coalesce(bool_and(leaf.relreplident = 'f'), false),
+       coalesce(bool_and(leaf.relreplident = 'f'), false), root.relkind = 'p',
+       (SELECT m.by FROM member m WHERE m.prrelid = root.oid LIMIT 1),
        ARRAY(SELECT EXISTS (SELECT FROM member m WHERE m.prrelid = root.oid AND m.pubname = n.name AND m.whole)
              FROM unnest($1::text[]) WITH ORDINALITY n(name, i) ORDER BY n.i),
        ARRAY(SELECT EXISTS (SELECT FROM member m WHERE m.prrelid = root.oid AND m.pubname = n.name AND NOT m.whole)
@@ -255,6 +296,7 @@ GROUP BY root.oid, root.relkind`
 
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // readMembership reads one table's, or with oid 0 that of all tables of our publications.
@@ -267,7 +309,11 @@ func (s *Source) readMembership(ctx context.Context, q querier, oid uint32) (map
 }
 
 func (s *Source) membershipOf(ctx context.Context, q querier, wanted []uint32) (map[uint32]*membership, error) {
-	rows, err := q.Query(ctx, membershipQuery, s.publicationNames(), wanted)
+	query := membershipQuery
+	if s.given {
+		query = s.coverageQuery()
+	}
+	rows, err := q.Query(ctx, query, s.publicationNames(), wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +321,7 @@ func (s *Source) membershipOf(ctx context.Context, q querier, wanted []uint32) (
 	var relation uint32
 	var m membership
 	var in, filtered []bool
-	_, err = pgx.ForEachRow(rows, []any{&relation, &m.identity.usable, &m.identity.full, &in, &filtered}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&relation, &m.identity.usable, &m.identity.full, &m.partitioned, &m.by, &in, &filtered}, func() error {
 		one := m
 		copy(one.in[:], in)
 		copy(one.filtered[:], filtered)
@@ -283,6 +329,57 @@ func (s *Source) membershipOf(ctx context.Context, q querier, wanted []uint32) (
 		return nil
 	})
 	return found, err
+}
+
+// Uncovered finds the selected tables of which not all changes are published any more: somebody has altered a publication,
+// or a table's place in it; see connector.Coverer.
+func (st *stream) Uncovered(ctx context.Context) (map[schema.ID]string, error) {
+	const op = "look at the publications"
+	pubs, err := st.source.findPublications(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := st.source.checkPublications(pubs, position{system: st.source.server.system, timeline: st.source.server.timeline, lsn: st.start}); err != nil {
+		return nil, err
+	}
+	if st.source.given { // it refuses the tables that it does not cover, see refuseUncovered
+		return nil, nil
+	}
+	st.adding.Lock() // no table is on its way into a publication
+	defer st.adding.Unlock()
+	selected := *st.selected.Load()
+	oids := slices.Collect(maps.Keys(selected))
+	if len(oids) == 0 {
+		return nil, nil
+	}
+	now, err := st.source.membershipOf(ctx, st.source.pool, oids)
+	if err != nil {
+		return nil, wrapError(err, sourceSystem, op, schema.Name{})
+	}
+	uncovered := map[schema.ID]string{}
+	for oid, chosen := range selected {
+		if m := now[oid]; m != nil { // else it was dropped
+			if why := m.lacks(chosen.table); why != "" {
+				uncovered[chosen.table.ID] = why
+			}
+		}
+	}
+	return uncovered, nil
+}
+
+// lacks says what keeps changes of a table from being sent; "" if nothing does. A table in both publications gets the
+// changes of both.
+func (m *membership) lacks(t *schema.Table) string {
+	whole := m.in[fullPublication] || len(t.Key) == 0 && m.in[insertPublication]
+	switch {
+	case m.keyLost(t):
+		return "its replica identity does not send its key any more"
+	case whole:
+		return ""
+	case m.filtered[fullPublication] || m.filtered[insertPublication]:
+		return "it has a row filter or a column list in a publication of the mirror"
+	}
+	return "it was taken out of the publication"
 }
 
 // publish puts a table into the publication that suits it, and out of the other one. It reports whether that changed
@@ -372,6 +469,9 @@ func relationName(ctx context.Context, tx pgx.Tx, oid uint32) (quoted string, pa
 
 // unpublish takes a table out of our publications. One that is gone has left them by itself.
 func (s *Source) unpublish(ctx context.Context, oid uint32, t *schema.Table) error {
+	if s.given {
+		return nil
+	}
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		m, err := s.readMembership(ctx, tx, oid)
 		if err != nil || m[oid] == nil {
@@ -403,10 +503,14 @@ func tableGone(t *schema.Table) error {
 func identityLost(t *schema.Table) error {
 	return &connector.Error{
 		Kind: connector.TableFault, System: sourceSystem, Op: "publish", Table: t.Name,
-		Err: errors.New("the replica identity is not usable, so that updates and deletes are not in the log"),
-		Hint: fmt.Sprintf("ALTER TABLE %[1]s ADD PRIMARY KEY (...), or ALTER TABLE %[1]s REPLICA IDENTITY FULL; of a "+
-			"partitioned table each partition must have one, and the table itself a primary key", quoteName(t.Name)),
+		Err:  errors.New("the replica identity is not usable, so that updates and deletes are not in the log"),
+		Hint: identityRemedy(t.Name),
 	}
+}
+
+func identityRemedy(table schema.Name) string {
+	return fmt.Sprintf("ALTER TABLE %[1]s ADD PRIMARY KEY (...), or ALTER TABLE %[1]s REPLICA IDENTITY FULL; of a "+
+		"partitioned table each partition must have one, and the table itself a primary key", quoteName(table))
 }
 
 // publishError makes a missing right a fault of the table: the other ones can go on.

@@ -274,12 +274,16 @@ func (st *stream) row(ctx context.Context, oid uint32, m []byte) error {
 	}
 	first := r.rows
 	r.rows++
-	if r.table == nil {
+	version := r.table
+	if version == nil {
+		version = r.unreadable
+	}
+	if version == nil {
 		return nil // withheld, see settle
 	}
 	f := r.frames
 	if f == nil {
-		f = &connector.Frames{Table: r.table, Data: make([]byte, 0, r.capacity(len(m), flushBytes-st.reserved))}
+		f = &connector.Frames{Table: version, Data: make([]byte, 0, r.capacity(len(m), flushBytes-st.reserved))}
 		st.reserved += cap(f.Data)
 		r.frames, r.inFrames = f, false
 		st.touched = append(st.touched, r)

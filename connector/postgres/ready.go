@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -33,9 +32,17 @@ func (s *Sink) Ready(ctx context.Context, t *connector.Target, entries map[strin
 	if done {
 		return s.checkReady(t, entries)
 	}
-	for try := 1; ; try++ {
-		err := wrapError(s.exchange(ctx, t, entries), sinkSystem, "exchange the table", t.Name)
-		if err == nil || connector.KindOf(err) != connector.Conflict || try == exchangeTries {
+	return s.patiently(ctx, func() error {
+		return wrapError(s.exchange(ctx, t, entries), sinkSystem, "exchange the table", t.Name)
+	})
+}
+
+// patiently repeats what needs the table for itself while others hold it. It waits between two tries, so that readers
+// never queue behind us for long.
+func (s *Sink) patiently(ctx context.Context, try func() error) error {
+	for n := 1; ; n++ {
+		err := try()
+		if err == nil || connector.KindOf(err) != connector.Conflict || n == exchangeTries {
 			return err
 		}
 		select {
@@ -344,31 +351,4 @@ func keptHint(t *connector.Target) string {
 		return "rename the table, then `resync` it; a new one begins"
 	}
 	return "drop what depends on the table (constraints, indexes, views, foreign keys, grants), then `resync` it"
-}
-
-// Change takes a target to a new version of its table if that is stored alike; see connector.Sink.
-func (s *Sink) Change(_ context.Context, t *connector.Target, to *schema.Table) (*connector.Target, error) {
-	next := *t
-	next.Table, next.Columns = to, make([]int, len(t.Columns))
-	for i, c := range t.Columns {
-		old := &t.Table.Columns[c]
-		n := to.Column(old.Name)
-		if n < 0 || to.Columns[n].Number != old.Number || to.Columns[n].Generated != old.Generated ||
-			!reflect.DeepEqual(to.Columns[n].Type, old.Type) {
-			return nil, needsCopy(t, old.Name)
-		}
-		next.Columns[i] = n
-	}
-	if len(t.Columns) == len(t.Table.Columns) && len(to.Columns) != len(t.Columns) {
-		return nil, needsCopy(t, "")
-	}
-	if t.Key == nil && !slices.Equal(to.KeyNames(), t.Table.KeyNames()) {
-		return nil, needsCopy(t, "")
-	}
-	return &next, nil
-}
-
-func needsCopy(t *connector.Target, column string) error {
-	return &connector.Error{Kind: connector.TableFault, System: sinkSystem, Op: "change the table", Table: t.Name, Column: column,
-		Err: errors.New("the source's table is stored in another way now"), Hint: "`resync` the table"}
 }

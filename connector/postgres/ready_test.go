@@ -346,22 +346,3 @@ func TestUserTypesAreMade(t *testing.T) {
 	wantRows(t, url, "SELECT id, m FROM t ORDER BY m", "2|worst\n1|fine")
 	wantRows(t, url, `SELECT enum_range(NULL::shop."Mood")`, "{worst,bad,it's,fine,good}")
 }
-
-func TestChangeToAVersionStoredAlike(t *testing.T) {
-	url := testServer.Database(t)
-	s := openTestSink(t, url)
-	target := stored(t, s, connector.Target{Table: plain("t")})
-	to := plain("t")
-	to.Version = 2
-	to.Columns[1].NotNull = true
-	next, err := s.Change(t.Context(), target, to)
-	must(t, err)
-	if next.Table != to || target.Table == to {
-		t.Error("the new target is not of the new version, or the old one was changed")
-	}
-	must(t, write(t, s, next, true, inserts("1|a|A")...))
-	to = plain("t")
-	to.Columns = to.Columns[:2]
-	_, err = s.Change(t.Context(), target, to)
-	wantKind(t, err, connector.TableFault)
-}

@@ -2,8 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
-	"reflect"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +14,8 @@ import (
 type relation struct {
 	relationMessage // the last one
 	chosen          *selection
-	table           *schema.Table // the version that its rows are written under; nil: none is known, they are withheld
+	table           *schema.Table // the version that its rows are written under; nil: none is known
+	unreadable      *schema.Table // in its place where none is known; nil: the table is gone, and its rows are withheld
 	settled         bool          // table agrees with the message
 	resent          bool          // the message is not the first one of this stream: something in the catalog has changed
 	announced       *schema.Table // the version of the last SchemaChange
@@ -35,7 +34,7 @@ func (r *relation) choose(chosen *selection) {
 	}
 	r.chosen, r.settled = chosen, false
 	if chosen == nil {
-		r.table, r.announced = nil, nil
+		r.table, r.unreadable, r.announced = nil, nil, nil
 	}
 }
 
@@ -66,8 +65,8 @@ func (st *stream) ready(ctx context.Context, oid uint32) (*relation, error) {
 
 // settle finds the version of a table that agrees with its Relation message. The message holds names and types, but no
 // column numbers, and the catalog is as it is now, which may be ahead of the log. So a version that is known and agrees is
-// kept, unless the catalog agrees too and is another one. If neither agrees the rows cannot be read: they are withheld,
-// and the table needs a new copy.
+// kept, unless the catalog agrees too and is another one. If neither agrees, the version may be one between the two; if
+// that cannot be proven the rows cannot be read, and the table needs a new copy.
 func (st *stream) settle(ctx context.Context, r *relation) error {
 	known, err := st.knownVersion(ctx, r)
 	if err != nil {
@@ -94,28 +93,123 @@ func (st *stream) settle(ctx context.Context, r *relation) error {
 	now = withKeyOf(now, r.chosen.table)
 	gone := now.Refused != ""
 	agrees := false
+	var columns []catalogAttribute
 	if !gone {
-		if agrees, err = st.agreesWithCatalog(ctx, r, now); err != nil {
+		if columns, err = st.attributes(ctx, now); err != nil {
 			return err
 		}
+		agrees = st.agreesWithCatalog(r, now, columns)
 	}
 	switch {
-	case agrees && sameTable(before, now):
+	case agrees && alike(before, now):
 		st.setVersion(r, before)
 	case agrees:
-		rewrote, err := st.rewrote(ctx, r.oid, before, now)
-		if err != nil {
-			return err
-		}
-		st.change(r, now, rewrote)
+		st.change(r, now, false)
 		st.setVersion(r, now)
 	case known != nil:
 		st.setVersion(r, known) // the reader is behind: a later message will tell
+	case !gone && st.between(r, before, now, columns):
 	default:
 		if r.table != nil || r.announced == nil || r.announced.Version != now.Version || r.announced.Refused != now.Refused {
 			st.change(r, now, !gone)
 		}
 		st.setVersion(r, nil)
+		if !gone {
+			r.unreadable = unreadable(now)
+		}
+	}
+	return nil
+}
+
+// unreadable stands for a version that is not known. Rows under it are handed out nevertheless: a destination that has them
+// already must meet them.
+func unreadable(now *schema.Table) *schema.Table {
+	return &schema.Table{
+		ID: now.ID, Version: -1, Log: now.Log, Name: now.Name, Rows: -1, RowBytes: -1,
+		Refused: "its columns, as they were when these rows were written, are not known any more",
+	}
+}
+
+// alike reports whether rows of two versions are read and stored in the same way, and no stored value may have changed
+// otherwise. That rows lie elsewhere, as after a TRUNCATE, is left to discovery to find.
+func alike(before, now *schema.Table) bool {
+	known := *before
+	known.Columns = readColumns(before)
+	d := schema.Compare(&known, now)
+	return d.Empty() && rewrote(&known, now) == ""
+}
+
+// between makes a version of the message if it can only be one between before and the catalog, and reports whether it is.
+func (st *stream) between(r *relation, before, now *schema.Table, columns []catalogAttribute) bool {
+	chosen := r.columnsBetween(before, now)
+	if chosen == nil || columns == nil {
+		return false
+	}
+	v := *now
+	v.Name, v.Columns, v.Key = r.name, nil, nil
+	sent := 0
+	for _, i := range chosen {
+		c := now.Columns[i]
+		if c.Generated == "" {
+			if r.columns[sent].typ != columns[i].typ {
+				return false
+			}
+			c.Name = r.columns[sent].name
+			sent++
+		}
+		v.Columns = append(v.Columns, c)
+	}
+	for _, k := range now.Key {
+		v.Key = append(v.Key, slices.Index(chosen, k))
+	}
+	if slices.Contains(v.Key, -1) {
+		return false
+	}
+	if _, whole := r.match(&v); !whole {
+		return false
+	}
+	st.source.versions.assign(r.oid, &v)
+	for i, c := range r.columns {
+		st.typeNames[c.typ] = v.Columns[v.Column(r.columns[i].name)].Type.Native
+	}
+	st.change(r, &v, false)
+	st.setVersion(r, &v)
+	return true
+}
+
+// columnsBetween returns which of now's columns the message has, where that is certain; else nil. Columns come in the
+// order of their numbers, whatever they were called.
+//
+// Those that before and now share were there all the time: if there are as many in the message, it is these. Where before
+// has lost none and none came and went, numbers only grew: the message has the first ones.
+func (r *relation) columnsBetween(before, now *schema.Table) []int {
+	var shared, first []int
+	sharedSent, firstSent := 0, 0
+	last, holes := int32(0), false
+	for i := range before.Columns {
+		last = max(last, before.Columns[i].Number)
+	}
+	for i := range now.Columns {
+		c := &now.Columns[i]
+		old := before.Same(c) >= 0
+		holes = holes || !old && c.Number != last+1
+		last = max(last, c.Number)
+		count := 0
+		if c.Generated == "" {
+			count = 1
+		}
+		if old {
+			shared, sharedSent = append(shared, i), sharedSent+count
+		}
+		if old || firstSent < len(r.columns) {
+			first, firstSent = append(first, i), firstSent+count
+		}
+	}
+	switch {
+	case sharedSent == len(r.columns):
+		return shared
+	case len(shared) == len(before.Columns) && !holes && firstSent == len(r.columns):
+		return first
 	}
 	return nil
 }
@@ -149,7 +243,7 @@ func (st *stream) setVersion(r *relation, t *schema.Table) {
 	if r.frames != nil && r.frames.Table != t {
 		st.flush()
 	}
-	r.table = t
+	r.table, r.unreadable = t, nil
 }
 
 // change queues a SchemaChange behind all rows before it.
@@ -181,35 +275,52 @@ func (st *stream) agrees(ctx context.Context, r *relation, t *schema.Table) (boo
 	return true, nil
 }
 
-// agreesWithCatalog is agrees for a version that was just read. It compares the types themselves and not their names,
-// and learns what they are called.
-func (st *stream) agreesWithCatalog(ctx context.Context, r *relation, now *schema.Table) (bool, error) {
-	sent, ok := r.match(now)
-	if !ok {
-		return false, nil
-	}
-	rows, err := st.source.pool.Query(ctx, `SELECT attname::text, atttypid, atttypmod FROM pg_catalog.pg_attribute
-		WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum`, r.oid)
+// catalogAttribute is a column's type as the catalog has it, before domains are looked through.
+type catalogAttribute struct {
+	name      string
+	typ       columnType
+	generated bool
+}
+
+// attributes reads the types of now's columns, in their order; nil if the columns are others by now.
+func (st *stream) attributes(ctx context.Context, now *schema.Table) ([]catalogAttribute, error) {
+	rows, err := st.source.pool.Query(ctx, `SELECT attname::text, atttypid, atttypmod, attgenerated <> '' FROM pg_catalog.pg_attribute
+		WHERE attrelid = $1::text::oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum`, string(now.ID))
 	if err != nil {
-		return false, wrapError(err, sourceSystem, "read the columns", now.Name)
+		return nil, wrapError(err, sourceSystem, "read the columns", now.Name)
 	}
-	var c relationColumn
-	same, n := true, 0
-	_, err = pgx.ForEachRow(rows, []any{&c.name, &c.typ.oid, &c.typ.modifier}, func() error {
-		same = same && n < len(r.columns) && r.columns[n].name == c.name && r.columns[n].typ == c.typ
-		n++
-		return nil
+	columns, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c catalogAttribute, err error) {
+		err = row.Scan(&c.name, &c.typ.oid, &c.typ.modifier, &c.generated)
+		return c, err
 	})
 	if err != nil {
-		return false, wrapError(err, sourceSystem, "read the columns", now.Name)
+		return nil, wrapError(err, sourceSystem, "read the columns", now.Name)
 	}
-	if !same || n != len(r.columns) {
-		return false, nil
+	same := slices.EqualFunc(columns, now.Columns, func(a catalogAttribute, c schema.Column) bool {
+		return a.name == c.Name && a.generated == (c.Generated != "")
+	})
+	if !same {
+		return nil, nil
+	}
+	return columns, nil
+}
+
+// agreesWithCatalog is agrees for a version that was just read. It compares the types themselves and not their names,
+// and learns what they are called.
+func (st *stream) agreesWithCatalog(r *relation, now *schema.Table, columns []catalogAttribute) bool {
+	sent, ok := r.match(now)
+	if !ok || columns == nil {
+		return false
+	}
+	for i, c := range r.columns {
+		if columns[sent[i]].typ != c.typ {
+			return false
+		}
 	}
 	for i, c := range r.columns {
 		st.typeNames[c.typ] = now.Columns[sent[i]].Type.Native
 	}
-	return true, nil
+	return true
 }
 
 // match compares names and key, and returns the index in t of each column of the message.
@@ -264,60 +375,6 @@ func (st *stream) nameTypes(ctx context.Context, columns []relationColumn) error
 		return nil
 	})
 	return wrapError(err, sourceSystem, "read the types of columns", schema.Name{})
-}
-
-// sameTable reports whether two versions differ in nothing that rows depend on.
-func sameTable(a, b *schema.Table) bool {
-	if a.Name != b.Name || len(a.Columns) != len(b.Columns) || !slices.Equal(a.Key, b.Key) {
-		return false
-	}
-	for i := range a.Columns {
-		x, y := &a.Columns[i], &b.Columns[i]
-		if x.Number != y.Number || x.Name != y.Name || !reflect.DeepEqual(x.Type, y.Type) {
-			return false
-		}
-	}
-	return true
-}
-
-// rewrote reports whether stored values may have changed without changes in the log. A relation whose file is still its
-// first one (relfilenode = oid) was never rewritten, which settles most cases; else a column's new type, or a default
-// that was computed for each row, cannot be told from a rewrite. A column that was dropped and made again under the same
-// name has lost its values, and the message does not show when.
-func (st *stream) rewrote(ctx context.Context, oid uint32, before, now *schema.Table) (bool, error) {
-	old := map[int32]*schema.Column{}
-	names := map[string]bool{}
-	for i := range before.Columns {
-		old[before.Columns[i].Number] = &before.Columns[i]
-		names[before.Columns[i].Name] = true
-	}
-	var retyped bool
-	added := []int16{}
-	for i := range now.Columns {
-		c := &now.Columns[i]
-		switch was := old[c.Number]; {
-		case was == nil && names[c.Name]:
-			return true, nil
-		case was == nil:
-			added = append(added, int16(c.Number))
-		case was.Type.Native != c.Type.Native:
-			retyped = true
-		}
-	}
-	if !retyped && len(added) == 0 {
-		return false, nil
-	}
-	var original, computed bool
-	err := st.source.pool.QueryRow(ctx, leafTree+`
-		SELECT coalesce((SELECT bool_and(c.relfilenode = c.oid) FROM pg_catalog.pg_class c
-		                 WHERE c.relkind = 'r' AND (c.oid = ANY($1::oid[]) OR c.oid IN (SELECT member FROM tree))), true),
-		       EXISTS (SELECT FROM pg_catalog.pg_attribute
-		               WHERE attrelid = ANY($1::oid[]) AND attnum = ANY($2) AND (atthasdef AND NOT atthasmissing OR attidentity <> ''))`,
-		[]uint32{oid}, added).Scan(&original, &computed)
-	if err != nil {
-		return false, wrapError(err, sourceSystem, fmt.Sprintf("read the file of relation %d", oid), now.Name)
-	}
-	return !original && (retyped || computed), nil
 }
 
 // withKeyOf returns now with the key of the version that was added, if that is still one: a user may have chosen another

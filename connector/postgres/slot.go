@@ -46,12 +46,27 @@ func (s *slot) dropStatement() string {
 	return "SELECT pg_drop_replication_slot(" + strings.TrimSpace(quoteLiteral(s.name)) + ")"
 }
 
+// slotName is what our slot is called. The mark on a publication of ours tells whose the slot is; where the publication was
+// given, the slot's own name must.
 func (s *Source) slotName() string {
+	if s.given {
+		return s.markedSlotName()
+	}
+	return s.baseSlotName()
+}
+
+func (s *Source) baseSlotName() string {
 	if s.config.Slot != "" {
 		return s.config.Slot
 	}
 	return objectName(s.env.Mirror)
 }
+
+// markedSlotName ends with a hash of the mirror's id.
+func (s *Source) markedSlotName() string { return fitName(s.baseSlotName(), s.env.ID, true) }
+
+// ownsSlot reports whether a slot of our name, if there is one, is ours.
+func (s *Source) ownsSlot(ps publications) bool { return s.given || ps.anyOurs() }
 
 func (s *Source) application() string { return "sluice " + s.env.Mirror }
 
@@ -69,9 +84,14 @@ var invalidations = map[string]string{
 	"idle_timeout":           "it was not used for long (idle_replication_slot_timeout)",
 }
 
-// readSlot returns our slot's row, nil if there is none. The columns that not every version has are read through JSON.
+// readSlot returns our slot's row, nil if there is none.
 func (s *Source) readSlot(ctx context.Context) (*slot, error) {
-	r := slot{name: s.slotName()}
+	return s.readSlotNamed(ctx, s.slotName())
+}
+
+// readSlotNamed reads the columns that not every version has through JSON.
+func (s *Source) readSlotNamed(ctx context.Context, name string) (*slot, error) {
+	r := slot{name: name}
 	var confirmed string
 	err := s.pool.QueryRow(ctx, `
 		SELECT r.slot_type, coalesce(r.plugin, ''), coalesce(r.database, ''),
@@ -258,6 +278,11 @@ func gap(from position, why error) error {
 	return &connector.Error{
 		Kind: connector.Gap, System: sourceSystem, Op: "open the stream", Position: from.Position(), Err: why, Hint: hintGap,
 	}
+}
+
+// otherHistory is a gap behind which the server may not be the one that it was.
+func otherHistory(from position, why error) error {
+	return gap(from, &connector.OtherHistoryError{Err: why})
 }
 
 // notOurs refuses to touch an object that carries one of our names but not our mark.

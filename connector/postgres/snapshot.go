@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -85,7 +84,7 @@ func (s *Source) Snapshot(ctx context.Context, t *schema.Table) (connector.Snaps
 		return nil, err
 	}
 	// The columns were described by name: it must be the table's own, before and now.
-	if now == nil || now.Refused != "" || now.Name != t.Name || before.columns[0].table != oid || !sameColumns(now.Table, t) {
+	if now == nil || now.Refused != "" || before.columns[0].table != oid || !sameVersion(now.Table, t) {
 		return nil, viewLost(op, t.Name, "the table is no longer what it was")
 	}
 	now.Table = t
@@ -104,11 +103,25 @@ func (s *Source) Snapshot(ctx context.Context, t *schema.Table) (connector.Snaps
 	return snap, nil
 }
 
-// sameColumns compares what a copy of t depends on: its columns, and that its key is one still.
+// sameVersion compares what a copy of t depends on: all that the catalog says of the table, but that its key may be another
+// one of those that it has.
+func sameVersion(now, t *schema.Table) bool {
+	same := *t
+	if hasKey(now, t.Key) {
+		same.Key = now.Key
+	}
+	return now.Describe() == same.Describe()
+}
+
+// sameColumns reports whether rows of t are read as those of the table as it is now, wherever they are stored.
 func sameColumns(now, t *schema.Table) bool {
-	x, err1 := json.Marshal(now.Columns)
-	y, err2 := json.Marshal(readColumns(t))
-	return err1 == nil && err2 == nil && string(x) == string(y) && (slices.Equal(now.Key, t.Key) || hasKey(now, t.Key))
+	known := *t
+	known.Columns = readColumns(t)
+	if hasKey(now, t.Key) {
+		known.Key = now.Key
+	}
+	d := schema.Compare(&known, now)
+	return d.Empty()
 }
 
 // readColumns are the columns of t as the catalog has them, without what the engine marked.
@@ -192,10 +205,14 @@ func (n *snapshot) open(ctx context.Context) error {
 // Token returns what Contains needs.
 func (n *snapshot) Token() string { return n.token }
 
-// Layout names columns and files. Ranges of pages mean nothing under another snapshot, because rows move.
+// Layout names columns and files, and the table's place in a publication that was given: what a copy that goes on needs of the
+// log must be there without a hole. Ranges of pages mean nothing under another snapshot, because rows move.
 func (n *snapshot) Layout() string {
 	if len(n.table.Key) == 0 || !n.comparable() {
 		return ""
+	}
+	if by := n.table.storage.Published; len(by) > 0 {
+		return fmt.Sprintf("%s published %v", n.layoutHash(), by)
 	}
 	return n.layoutHash()
 }

@@ -19,6 +19,7 @@ type Source struct {
 	env    connector.Env
 	pool   *pgxpool.Pool // queries, snapshots and chunks; the replication connection comes on top
 	server server
+	given  bool          // the publication is somebody else's, see findGiven
 	views  chan struct{} // one for each open snapshot: they leave half of the pool to what reads under them
 
 	timelines timelines
@@ -43,7 +44,10 @@ func OpenSource(ctx context.Context, config *Config, e connector.Env) (*Source, 
 		return nil, err
 	}
 	s := &Source{config: config, env: e, pool: pool, views: make(chan struct{}, max(1, config.Connections/2))}
-	if s.server, err = readServer(ctx, pool); err != nil {
+	if s.server, err = readServer(ctx, pool); err == nil {
+		s.given, err = s.findGiven(ctx)
+	}
+	if err != nil {
 		pool.Close()
 		return nil, err
 	}

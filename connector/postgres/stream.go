@@ -37,7 +37,8 @@ type stream struct {
 	lookup tableLookup
 	sender *walsender
 	prefix string // of every position: system and timeline
-	start  LSN    // where the slot stood, or the position that was asked for
+	from   LSN    // where the slot stood: the server delivers what commits from here on
+	start  LSN    // the same, or the position that was asked for
 	fresh  bool   // the slot was made by this stream
 
 	adding   sync.Mutex // one change of the publications and the selection at a time
@@ -64,7 +65,11 @@ type selection struct {
 	after atomic.Uint64 // rows of transactions before it are of no use: the table was added behind them
 }
 
-var _ connector.Stream = (*stream)(nil)
+var (
+	_ connector.Stream  = (*stream)(nil)
+	_ connector.Coverer = (*stream)(nil)
+	_ connector.Rewound = (*stream)(nil)
+)
 
 // Stream opens the log. See connector.Source; there is one log in a database, so its name does not matter.
 func (s *Source) Stream(ctx context.Context, _ string, from connector.Positions) (connector.Stream, error) {
@@ -126,11 +131,20 @@ func (s *Source) openStream(ctx context.Context, conn *pgconn.PgConn, from conne
 	if st.known, err = s.readMembership(ctx, s.pool, 0); err != nil {
 		return nil, wrapError(err, sourceSystem, "read the publications", schema.Name{})
 	}
+	if s.given { // what is not in it now has no changes in the log, whatever is done for it later
+		maps.DeleteFunc(st.known, func(_ uint32, m *membership) bool { return !m.in[0] })
+	}
 	if st.sender, err = startReplication(ctx, conn, s.slotName(), s.publicationNames()); err != nil {
 		return nil, err
 	}
+	st.from = confirmed
 	st.begin(ctx, confirmed, timeout)
 	return st, nil
+}
+
+// Delivers is part of connector.Rewound.
+func (st *stream) Delivers() connector.Positions {
+	return connector.Positions{"": st.position(st.from)}
 }
 
 // begin starts the goroutine that keeps the server informed, which Close ends and waits for.
@@ -166,25 +180,38 @@ func (s *Source) makeSlot(ctx context.Context) (LSN, error) {
 	if p := pubs.foreign(); p != nil {
 		return 0, s.notOurs("open the stream", fmt.Sprintf("publication %q", p.name), "DROP PUBLICATION "+quoteIdent(p.name))
 	}
+	if s.given && !pubs[0].exists {
+		return 0, s.givenGone()
+	}
 	r, err := s.readSlot(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if r != nil {
-		if !pubs.anyOurs() || !r.decodes(s.server.database) {
+		if !s.ownsSlot(pubs) || !r.decodes(s.server.database) {
 			return 0, s.notOurs("open the stream", fmt.Sprintf("replication slot %q", r.name), r.dropStatement())
 		}
 		if err := s.dropSlot(ctx, r); err != nil {
 			return 0, err
 		}
 	}
-	if err := s.dropPublications(ctx, pubs); err != nil {
-		return 0, err
-	}
-	if err := s.createPublications(ctx); err != nil {
-		return 0, err
+	if !s.given {
+		if err := s.remakePublications(ctx, pubs); err != nil {
+			return 0, err
+		}
 	}
 	return s.createSlot(ctx)
+}
+
+func (s *Source) remakePublications(ctx context.Context, old publications) error {
+	if err := s.dropPublications(ctx, old); err != nil {
+		return err
+	}
+	if err := s.createPublications(ctx); err != nil {
+		return err
+	}
+	s.log().Info("publications were made", "publications", s.publicationNames())
+	return nil
 }
 
 func (s *Source) checkLogLevel(ctx context.Context) error {
@@ -209,17 +236,19 @@ func (s *Source) resumeSlot(ctx context.Context, id identity, h history, from co
 		return 0, 0, &connector.Error{System: sourceSystem, Op: "open the stream", Err: err}
 	}
 	if p.system != id.system {
-		return 0, 0, gap(p, fmt.Errorf("this is another server: its system identifier is %d", id.system))
+		return 0, 0, otherHistory(p, fmt.Errorf("this is another server: its system identifier is %d", id.system))
 	}
 	if !h.contains(p) {
-		return 0, 0, gap(p, fmt.Errorf("the server is on timeline %d, which left timeline %d before this position (it was promoted or restored)", h.timeline, p.timeline))
+		if p, err = s.whereAgreed(ctx, h, p); err != nil {
+			return 0, 0, err
+		}
 	}
 	flushed, err := s.readLSN(ctx, flushedLog)
 	if err != nil {
 		return 0, 0, err
 	}
 	if flushed < p.lsn {
-		return 0, 0, gap(p, fmt.Errorf("the server's log ends at %s, before this position: it was restored from a backup", flushed))
+		return 0, 0, otherHistory(p, fmt.Errorf("the server's log ends at %s, before this position: it was restored from a backup", flushed))
 	}
 	pubs, err := s.readPublications(ctx)
 	if err != nil {
@@ -242,6 +271,20 @@ func (s *Source) resumeSlot(ctx context.Context, id identity, h history, from co
 		return 0, 0, err
 	}
 	return r.confirmed, p.lsn, nil
+}
+
+// whereAgreed returns where the slot stands if that is before the server's history left the one of p, so that everything
+// from where both agree is delivered: the slot was kept on the standby that was promoted.
+func (s *Source) whereAgreed(ctx context.Context, h history, p position) (position, error) {
+	r, err := s.readSlot(ctx)
+	if err != nil {
+		return p, err
+	}
+	left, known := h.ancestors[p.timeline]
+	if !known || r == nil || r.lost != "" || r.confirmed > left {
+		return p, otherHistory(p, fmt.Errorf("the server is on timeline %d, which left timeline %d before this position (it was promoted or restored)", h.timeline, p.timeline))
+	}
+	return position{system: p.system, timeline: h.timeline, lsn: r.confirmed}, nil
 }
 
 // position writes a point of this stream's timeline; it is called for each transaction.
@@ -294,6 +337,9 @@ func (st *stream) Add(ctx context.Context, t *schema.Table) (connector.Positions
 func (st *stream) publishOnce(ctx context.Context, oid uint32, t *schema.Table) (changed bool, err error) {
 	m := st.known[oid]
 	delete(st.known, oid)
+	if st.source.given {
+		return m == nil, st.source.checkCoverage(ctx, oid, t)
+	}
 	if m.settled(t) {
 		return false, nil
 	}

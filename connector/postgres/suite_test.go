@@ -225,6 +225,12 @@ func (s *suiteSink) Rows(table schema.Name, columns []string) ([]connectortest.R
 	if !s.exists(table) {
 		return nil, nil
 	}
+	for _, c := range columns {
+		if s.query("SELECT count(*) FROM pg_attribute WHERE NOT attisdropped AND attname = " + quoteLiteral(c) +
+			" AND attrelid = " + quoteLiteral(quoteName(table)) + "::regclass")[0][0] != "1" {
+			return nil, fmt.Errorf("there is no column %q", c)
+		}
+	}
 	return s.query("SELECT " + s.list(columns) + " FROM " + quoteName(table)), nil
 }
 

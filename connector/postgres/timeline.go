@@ -106,7 +106,7 @@ func (s *Source) Compare(a, b connector.Position) (int, error) {
 }
 
 func (s *Source) noOrder(at connector.Position, why error) error {
-	return &connector.Error{Kind: connector.Gap, System: sourceSystem, Op: "compare positions", Position: at, Err: why, Hint: hintGap}
+	return &connector.Error{Kind: connector.Gap, System: sourceSystem, Op: "compare positions", Position: at, Err: &connector.OtherHistoryError{Err: why}, Hint: hintGap}
 }
 
 func (s *Source) setHistory(h history) {

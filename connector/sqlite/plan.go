@@ -29,12 +29,7 @@ func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Targ
 	if err := checkTarget(&t); err != nil {
 		return nil, err
 	}
-	for _, c := range t.Columns {
-		declared, misfit := sinkType(t.Table.Columns[c].Type)
-		t.SinkNames = append(t.SinkNames, t.Table.Columns[c].Name)
-		t.SinkTypes = append(t.SinkTypes, declared)
-		t.Misfits = append(t.Misfits, misfit)
-	}
+	nameColumns(&t)
 	var found destination
 	err := s.read(ctx, func(conn *sqlite.Conn) (err error) {
 		t.Existing, t.Notes, t.UniqueBeyondKey = want.Existing, nil, false // it may be called twice
@@ -47,6 +42,17 @@ func (s *Sink) Plan(ctx context.Context, want connector.Target) (*connector.Targ
 		return nil, wrapError(err, "plan", t.Name)
 	}
 	return &t, s.reserve(&t, found.exists)
+}
+
+// nameColumns fills in how the columns are stored.
+func nameColumns(t *connector.Target) {
+	t.SinkNames, t.SinkTypes, t.Misfits = nil, nil, nil
+	for _, c := range t.Columns {
+		declared, misfit := sinkType(t.Table.Columns[c].Type)
+		t.SinkNames = append(t.SinkNames, t.Table.Columns[c].Name)
+		t.SinkTypes = append(t.SinkTypes, declared)
+		t.Misfits = append(t.Misfits, misfit)
+	}
 }
 
 // hasUniqueBeyondKey reports whether rows with different keys can be refused beside each other. A unique index that holds

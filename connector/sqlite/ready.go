@@ -2,9 +2,7 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -274,28 +272,4 @@ func (w *writer) checkKey(t *connector.Target, key []string) error {
 		return fault(connector.TableFault, exchangeOp, t.Name, keptHint(t), "the key has changed, and the table is kept")
 	}
 	return nil
-}
-
-// Change takes a target to a new version of its table if that is stored alike; see connector.Sink.
-func (s *Sink) Change(_ context.Context, t *connector.Target, to *schema.Table) (*connector.Target, error) {
-	next := *t
-	next.Table, next.Columns = to, make([]int, len(t.Columns))
-	for i, c := range t.Columns {
-		old := &t.Table.Columns[c]
-		n := to.Column(old.Name)
-		if n < 0 || to.Columns[n].Number != old.Number || to.Columns[n].Generated != old.Generated ||
-			!reflect.DeepEqual(to.Columns[n].Type, old.Type) {
-			return nil, needsCopy(t, old.Name)
-		}
-		next.Columns[i] = n
-	}
-	if len(t.Table.Columns) != len(to.Columns) || t.Key == nil && !slices.Equal(to.KeyNames(), t.Table.KeyNames()) {
-		return nil, needsCopy(t, "")
-	}
-	return &next, nil
-}
-
-func needsCopy(t *connector.Target, column string) error {
-	return &connector.Error{Kind: connector.TableFault, System: sinkSystem, Op: "change the table", Table: t.Name, Column: column,
-		Err: errors.New("the source's table is stored in another way now"), Hint: "`resync` the table"}
 }

@@ -91,6 +91,11 @@ func (f *suiteFile) Rows(table schema.Name, columns []string) ([]connectortest.R
 	if rows, err := f.query("SELECT 1 FROM sqlite_schema WHERE name = '" + table.Table + "'"); err != nil || len(rows) == 0 {
 		return nil, err
 	}
+	for _, c := range columns {
+		if rows, err := f.query("SELECT 1 FROM pragma_table_info('" + table.Table + "') WHERE name = '" + c + "'"); err != nil || len(rows) == 0 {
+			return nil, fmt.Errorf("there is no column %q: %w", c, err)
+		}
+	}
 	return f.query("SELECT " + quoteList(columns) + " FROM " + quoteIdent(table.Table))
 }
 

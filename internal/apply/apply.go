@@ -19,22 +19,27 @@ type Table struct {
 	alloc   memory.Allocator
 	skip    skipper
 	decoder connector.Decoder
+	reads   *schema.Table // the version that decoder reads
+	from    []int         // where that is not the target's: by column of the target's, the one of reads, -1 for NULL
 	at      Checkpoint
 	keep    *filter.Filter // nil: every row is mirrored
 	source  rereader       // of a table that converges, or may come to
 	reread  int64          // rows, since Reread was called last
 }
 
-// NewTable returns a Table of the rows that keep takes, of all if it is nil, that goes on from the checkpoint at. floor is where the log was opened: if that is before the
-// checkpoint, the checkpoint's own transaction must come again, and a log without it is another history.
+// NewTable returns a Table of the rows that keep takes, of all if it is nil, that goes on from the checkpoint at. from is
+// where the log begins to be delivered: if that is before the checkpoint, the checkpoint's own transaction must come again,
+// and a log without it is another history.
 func NewTable(
-	target *connector.Target, keep *filter.Filter, at Checkpoint, floor connector.Positions, log Log, sink connector.Sink, alloc memory.Allocator,
+	target *connector.Target, keep *filter.Filter, at Checkpoint, from connector.Positions, log Log, sink connector.Sink, alloc memory.Allocator,
 ) (*Table, error) {
 	decoder, err := log.Decoder(target.Table)
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{id: target.Table.ID, target: target, keep: keep, sink: sink, log: log, alloc: alloc, decoder: decoder, at: at}
+	t := &Table{
+		id: target.Table.ID, target: target, keep: keep, sink: sink, log: log, alloc: alloc, decoder: decoder, reads: target.Table, at: at,
+	}
 	t.skip = skipper{log: log, at: &t.at}
 	if at.Overlap != "" || keep != nil {
 		t.source, _ = log.(rereader)
@@ -42,7 +47,7 @@ func NewTable(
 	if at.Overlap != "" && t.source == nil {
 		return nil, t.fault("go on behind its copy", nil, errNoFinder)
 	}
-	if start, ok := floor[at.Part]; ok && at.Tag != 0 {
+	if start, ok := from[at.Part]; ok && at.Tag != 0 {
 		order, err := log.Compare(start, at.Position)
 		if err != nil {
 			return nil, err
@@ -50,16 +55,6 @@ func NewTable(
 		t.skip.meet = order < 0
 	}
 	return t, nil
-}
-
-// Follow goes on under another version of the table, whose rows are stored in the same way.
-func (t *Table) Follow(target *connector.Target, keep *filter.Filter) error {
-	decoder, err := t.log.Decoder(target.Table)
-	if err != nil {
-		return err
-	}
-	t.target, t.keep, t.decoder = target, keep, decoder
-	return nil
 }
 
 // Has reports whether the destination accounts for what c, a commit of this table's log, did before its row message
@@ -86,6 +81,7 @@ func (t *Table) Checkpoint() Checkpoint { return t.at }
 // overlap when no change can that is older than a row of the destination.
 func (t *Table) next(last connector.Commit) (Checkpoint, error) {
 	next := t.at
+	next.Ignored = next.Ignored || t.from != nil
 	next.advance(last)
 	if next.Token != "" {
 		order, err := t.log.Compare(last.Position, next.Until)

@@ -42,6 +42,9 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 	if len(left.Commits) == 0 {
 		return nil, nil
 	}
+	if !t.understands(left.Table) {
+		return nil, &VersionError{Table: left.Table, Commit: left.Commits[0]}
+	}
 	b := &Batch{table: t, Bytes: int64(len(left.Data)), Oldest: left.Commits[0].Time}
 	for _, c := range left.Commits {
 		b.Messages += int64(c.Rows)
@@ -49,7 +52,7 @@ func (t *Table) Prepare(ctx context.Context, frames []*connector.Frames) (*Batch
 	if b.next, err = t.next(left.Commits[len(left.Commits)-1]); err != nil {
 		return nil, err
 	}
-	if b.rows, err = t.decoder.Decode(left); err != nil {
+	if b.rows, err = t.decode(left); err != nil {
 		return nil, t.fault("decode changes", left.Commits, err)
 	}
 	b.byRow = t.target.History || t.target.SoftDelete && slices.Contains(b.rows.Ops, connector.Truncate)

@@ -18,9 +18,10 @@ const checkpointFormat = 1
 // transactions and the first Count row messages of the one at Position.
 type Checkpoint struct {
 	Format      int                `json:"v"`
-	Table       string             `json:"table"`       // the source's name for it, for people
-	Settings    string             `json:"settings"`    // how it is mirrored: destination, mode, key
-	Fingerprint string             `json:"fingerprint"` // of the table's columns, under which the rows are stored
+	Table       string             `json:"table"`             // the source's name for it, for people
+	Settings    string             `json:"settings"`          // how it is mirrored: destination, mode, key
+	Fingerprint string             `json:"fingerprint"`       // of the version that the rows are stored under
+	Ignored     bool               `json:"ignored,omitempty"` // rows of a later version are among them, without what it has more
 	Copy        int                `json:"copy"`
 	Ready       bool               `json:"ready"` // false while copy number Copy is under way
 	Position    connector.Position `json:"position"`

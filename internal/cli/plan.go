@@ -72,6 +72,9 @@ func printPlan(w io.Writer, p *mirror.Plan) {
 		overview.Add(t.Table.String(), t.Destination.String(), actionOf(t), modeOf(t), keyOf(t), view.Count(t.Rows))
 	}
 	overview.Print(w, "")
+	for _, note := range p.Notes {
+		fmt.Fprintf(w, "\nThe source: %s\n", note)
+	}
 	printDifferences(w, p)
 	printFilters(w, p)
 	printNotes(w, p)
@@ -163,6 +166,7 @@ func sameType(a, b string) bool {
 // planJSON is the form of `plan --json`. Its keys are promised to stay.
 type planJSON struct {
 	Tables []tablePlanJSON `json:"tables"`
+	Notes  []string        `json:"notes,omitempty"`
 	Unused []string        `json:"unused,omitempty"`
 }
 
@@ -191,7 +195,7 @@ type columnPlanJSON struct {
 }
 
 func printPlanJSON(w io.Writer, p *mirror.Plan) error {
-	out := planJSON{Tables: []tablePlanJSON{}, Unused: p.Unused}
+	out := planJSON{Tables: []tablePlanJSON{}, Notes: p.Notes, Unused: p.Unused}
 	for _, t := range p.Tables {
 		table := tablePlanJSON{
 			Table: t.Table.String(), Destination: t.Destination.String(), Action: t.Action, Refused: t.Refused, Mode: t.Mode,

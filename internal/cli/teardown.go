@@ -23,7 +23,7 @@ func (a *app) teardownCommand() *cobra.Command {
 				return err
 			}
 			if !yes {
-				return usageError{errors.New("teardown drops the slot and the publications at the source, what the sink keeps of the mirror, and the state; " +
+				return usageError{errors.New("teardown drops the slot and the publications that the mirror has made at the source, what the sink keeps of the mirror, and the state; " +
 					"only the destinations stay, and another mirror does not take them over unless they are emptied: say --yes")}
 			}
 			stay, err := m.Teardown(c.Context(), a.log.With("mirror", m.Name()))
@@ -39,7 +39,7 @@ func (a *app) teardownCommand() *cobra.Command {
 }
 
 func printTeardown(w io.Writer, name string, stay []schema.Name) {
-	fmt.Fprintf(w, "The mirror %s is removed: slot and publications at the source, what the sink kept of it, and the state.\n", name)
+	fmt.Fprintf(w, "The mirror %s is removed: its slot and its own publications at the source, what the sink kept of it, and the state.\n", name)
 	if len(stay) > 0 {
 		fmt.Fprintln(w, "\nThese stay in the sink with their rows:")
 	}

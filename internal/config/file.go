@@ -63,6 +63,10 @@ type (
 	Keyless string
 	// OnGap is what happens to a table whose changes are gone from the log.
 	OnGap string
+	// SchemaChanges is what happens when a table's columns change.
+	SchemaChanges string
+	// DroppedColumns is what happens in the sink to a column that was dropped.
+	DroppedColumns string
 	// OnTableError is what happens when a table cannot go on.
 	OnTableError string
 )
@@ -88,31 +92,39 @@ const (
 	PauseOnGap  OnGap = "pause"
 	ResyncOnGap OnGap = "resync"
 
+	FollowSchema SchemaChanges = "follow" // alter the destination, or copy the table anew
+	PauseSchema  SchemaChanges = "pause"
+	IgnoreSchema SchemaChanges = "ignore" // go on with the columns known
+
+	KeepColumns DroppedColumns = "keep"
+	DropColumns DroppedColumns = "drop"
+
 	PauseOnError OnTableError = "pause"
 	FailOnError  OnTableError = "fail"
 )
 
 // Mirror is how tables are mirrored.
 type Mirror struct {
-	Tables            Tables       `yaml:"tables" doc:"Which tables are mirrored."`
-	Destination       Destination  `yaml:"destination" doc:"Where a table goes."`
-	Mode              Mode         `yaml:"mode" enum:"current|history" doc:"What the sink keeps: the rows as they are now, or every change, appended."`
-	Deletes           Deletes      `yaml:"deletes" enum:"hard|soft" doc:"Whether a deleted row goes, or stays with the time of its deletion in the column _sluice_deleted_at."`
-	Existing          Existing     `yaml:"existing" enum:"refuse|replace|merge" doc:"What happens to a destination that somebody else has made and that holds rows: the table is refused, the copy takes the place of the rows, or is merged into them by key."`
-	WithoutPrimaryKey Keyless      `yaml:"without_primary_key" enum:"refuse|history|full_row" later:"full_row" doc:"What happens to a table without a usable key."`
-	SchemaChanges     string       `yaml:"schema_changes" enum:"follow|pause|ignore" later:"pause|ignore" doc:"What happens when a table's columns change."`
-	DroppedColumns    string       `yaml:"dropped_columns" enum:"keep|drop" later:"drop" doc:"What happens in the sink to a column that was dropped."`
-	OnUnrepresentable string       `yaml:"on_unrepresentable" enum:"error|null|clamp|text|quarantine" later:"null|clamp|text|quarantine" doc:"What happens to a value that the sink cannot hold."`
-	OnBadRow          string       `yaml:"on_bad_row" enum:"pause|quarantine" later:"quarantine" doc:"What happens to a row that the sink refuses."`
-	OnGap             OnGap        `yaml:"on_gap" enum:"pause|resync" doc:"What happens to a table whose changes are gone from the log: it waits for a person, or is copied again."`
-	OnTableError      OnTableError `yaml:"on_table_error" enum:"pause|fail" doc:"What happens when a table cannot go on: it alone pauses, or the run ends."`
-	MaxTableFailures  int          `yaml:"max_table_failures" min:"1" max:"1000" doc:"Failures in a row after which a table is paused."`
-	RetryPaused       Duration     `yaml:"retry_paused" doc:"Time after which a table that a fault paused is tried again; 0: only by hand."`
-	RetainedLog       RetainedLog  `yaml:"retained_log" doc:"Limit for the log that the source keeps for the mirror."`
-	MaxRowBytes       Size         `yaml:"max_row_bytes" min:"1KiB" max:"1GiB" later:"*" doc:"Largest row that is mirrored."`
-	Snapshot          Snapshot     `yaml:"snapshot" doc:"How tables are copied."`
-	Apply             Apply        `yaml:"apply" doc:"How changes are written."`
-	Spool             Spool        `yaml:"spool" doc:"Where changes wait that no memory is left for."`
+	Tables            Tables         `yaml:"tables" doc:"Which tables are mirrored."`
+	Destination       Destination    `yaml:"destination" doc:"Where a table goes."`
+	Mode              Mode           `yaml:"mode" enum:"current|history" doc:"What the sink keeps: the rows as they are now, or every change, appended."`
+	Deletes           Deletes        `yaml:"deletes" enum:"hard|soft" doc:"Whether a deleted row goes, or stays with the time of its deletion in the column _sluice_deleted_at."`
+	Existing          Existing       `yaml:"existing" enum:"refuse|replace|merge" doc:"What happens to a destination that somebody else has made and that holds rows: the table is refused, the copy takes the place of the rows, or is merged into them by key."`
+	WithoutPrimaryKey Keyless        `yaml:"without_primary_key" enum:"refuse|history|full_row" later:"full_row" doc:"What happens to a table without a usable key."`
+	SchemaChanges     SchemaChanges  `yaml:"schema_changes" enum:"follow|pause|ignore" doc:"What happens when a table's columns change."`
+	DroppedColumns    DroppedColumns `yaml:"dropped_columns" enum:"keep|drop" doc:"What happens in the sink to a column that was dropped."`
+	DroppedPartitions string         `yaml:"dropped_partitions" enum:"keep|delete" later:"delete" doc:"What happens in the sink to the rows of a partition that was dropped, detached or truncated at the source."`
+	OnUnrepresentable string         `yaml:"on_unrepresentable" enum:"error|null|clamp|text|quarantine" later:"null|clamp|text|quarantine" doc:"What happens to a value that the sink cannot hold."`
+	OnBadRow          string         `yaml:"on_bad_row" enum:"pause|quarantine" later:"quarantine" doc:"What happens to a row that the sink refuses."`
+	OnGap             OnGap          `yaml:"on_gap" enum:"pause|resync" doc:"What happens to a table whose changes are gone from the log: it waits for a person, or is copied again."`
+	OnTableError      OnTableError   `yaml:"on_table_error" enum:"pause|fail" doc:"What happens when a table cannot go on: it alone pauses, or the run ends."`
+	MaxTableFailures  int            `yaml:"max_table_failures" min:"1" max:"1000" doc:"Failures in a row after which a table is paused."`
+	RetryPaused       Duration       `yaml:"retry_paused" doc:"Time after which a table that a fault paused is tried again; 0: only by hand."`
+	RetainedLog       RetainedLog    `yaml:"retained_log" doc:"Limit for the log that the source keeps for the mirror."`
+	MaxRowBytes       Size           `yaml:"max_row_bytes" min:"1KiB" max:"1GiB" later:"*" doc:"Largest row that is mirrored."`
+	Snapshot          Snapshot       `yaml:"snapshot" doc:"How tables are copied."`
+	Apply             Apply          `yaml:"apply" doc:"How changes are written."`
+	Spool             Spool          `yaml:"spool" doc:"Where changes wait that no memory is left for."`
 	// PerTable holds what single tables have of their own. ForTable finds in it.
 	PerTable map[schema.Name]*PerTable `yaml:"per_table" doc:"Settings of single tables, by exact name."`
 }
@@ -176,7 +188,7 @@ type PerTable struct {
 	Filter            string           `yaml:"filter" doc:"Condition for the rows that are mirrored: status == \"open\" and total >= 10.50."`
 	Deletes           Deletes          `yaml:"deletes" enum:"hard|soft" doc:"Whether a deleted row of the table goes, or stays with the time of its deletion."`
 	Existing          Existing         `yaml:"existing" enum:"refuse|replace|merge" doc:"What happens to the table's destination if somebody else has made it and it holds rows."`
-	SchemaChanges     string           `yaml:"schema_changes" enum:"follow|pause|ignore" later:"pause|ignore" doc:"What happens when the table's columns change."`
+	SchemaChanges     SchemaChanges    `yaml:"schema_changes" enum:"follow|pause|ignore" doc:"What happens when the table's columns change."`
 	OnBadRow          string           `yaml:"on_bad_row" enum:"pause|quarantine" later:"quarantine" doc:"What happens to a row that the sink refuses."`
 	OnUnrepresentable string           `yaml:"on_unrepresentable" enum:"error|null|clamp|text|quarantine" later:"null|clamp|text|quarantine" doc:"What happens to a value that the sink cannot hold."`
 
@@ -204,6 +216,7 @@ func newMirror() *Mirror {
 		WithoutPrimaryKey: RefuseKeyless,
 		SchemaChanges:     "follow",
 		DroppedColumns:    "keep",
+		DroppedPartitions: "keep",
 		OnUnrepresentable: "error",
 		OnBadRow:          "pause",
 		OnGap:             PauseOnGap,
@@ -284,6 +297,14 @@ func (m *Mirror) ModeOf(n schema.Name) Mode {
 		return mode
 	}
 	return m.Mode
+}
+
+// SchemaChangesOf returns what happens when a table's columns change.
+func (m *Mirror) SchemaChangesOf(n schema.Name) SchemaChanges {
+	if policy := m.ForTable(n).SchemaChanges; policy != "" {
+		return policy
+	}
+	return m.SchemaChanges
 }
 
 // DeletesOf returns what becomes of a table's deleted rows. A history keeps every deletion in its own way, so the mirror's

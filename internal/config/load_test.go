@@ -71,7 +71,7 @@ func TestSmallestConfigHasTheDocumentedDefaults(t *testing.T) {
 		Mirror: &Mirror{
 			Tables:      Tables{Include: []Pattern{mustPattern(t, "*")}, NewTables: "follow", DiscoverInterval: Duration(5 * time.Minute)},
 			Destination: Destination{Schema: "{schema}", Table: "{table}"},
-			Mode:        "current", Deletes: "hard", Existing: "refuse", WithoutPrimaryKey: "refuse", SchemaChanges: "follow", DroppedColumns: "keep",
+			Mode:        "current", Deletes: "hard", Existing: "refuse", WithoutPrimaryKey: "refuse", SchemaChanges: "follow", DroppedColumns: "keep", DroppedPartitions: "keep",
 			OnUnrepresentable: "error", OnBadRow: "pause", OnGap: "pause", OnTableError: "pause", MaxTableFailures: 3,
 			RetryPaused: Duration(5 * time.Minute), RetainedLog: RetainedLog{Action: "warn"}, MaxRowBytes: 64 << 20,
 			Snapshot: Snapshot{Concurrency: 4, ChunkRows: 100000, MaxAge: Duration(time.Hour)},
@@ -178,7 +178,7 @@ func TestFindingsNamePlaceExpectationAndNearestKey(t *testing.T) {
 		"unknown key without a neighbour": {head + "mirror: {}\nzzzzzzzz: 1\n", `6:1: zzzzzzzz: unknown key`},
 		"duplicate key":                   {head + "mirror:\n  mode: current\n  mode: history\n", `7:3: mirror.mode: stands here a second time; the first is in line 6`},
 		"bad enum":                        {head + "mirror: {mode: histroy}\n", `5:16: mirror.mode: "histroy" is not possible; expected current or history; did you mean "history"?`},
-		"not available value":             {head + "mirror: {dropped_columns: drop}\n", `5:27: mirror.dropped_columns: drop is not available yet; expected keep`},
+		"not available value":             {head + "mirror: {on_bad_row: quarantine}\n", `5:22: mirror.on_bad_row: quarantine is not available yet; expected pause`},
 		"soft history":                    {head + "mirror: {mode: history, deletes: soft}\n", "5:9: mirror.deletes: soft goes with `mode: current` only; a history keeps every deletion"},
 		"soft history of a table":         {head + "mirror: {per_table: {a.b: {mode: history, deletes: soft}}}\n", "5:22: mirror.per_table.a.b.deletes: soft goes with `mode: current` only; a history keeps every deletion"},
 		"not available key":               {head + "mirror:\n  max_row_bytes: 1MiB\n", `6:3: mirror.max_row_bytes: is not available yet`},

@@ -43,7 +43,7 @@ func table1(version int) *schema.Table {
 		ID: "16385", Version: version, Log: "shop", Name: schema.Name{Schema: "public", Table: `Odd "name"`},
 		Columns: []schema.Column{
 			{Number: 1, Name: "id", Type: schema.Type{Kind: schema.Int64, Native: "bigint"}, NotNull: true},
-			{Number: 3, Name: "tags", Type: schema.Type{Kind: schema.Array, Native: "text[]", Elem: &schema.Type{Kind: schema.Text, Native: "text"}}, Default: "'{}'"},
+			{Number: 3, Name: "tags", Type: schema.Type{Kind: schema.Array, Native: "text[]", Elem: &schema.Type{Kind: schema.Text, Native: "text"}}},
 			{Number: 4, Name: "mood", Type: schema.Type{Kind: schema.Enum, Native: "shop.mood", Labels: []string{"sad", "happy"}}},
 		},
 		Key: []int{0}, Rows: 12, RowBytes: 80,

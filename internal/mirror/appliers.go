@@ -55,7 +55,7 @@ func (s *session) applyOne(ctx context.Context, t *table) error {
 		rows = min(rows, convergingRows)
 	}
 	items, err := t.lane.Take(rows, s.Limits.BatchBytes, s.Limits.BatchAge)
-	if err != nil || !s.applicable(t, items) {
+	if err != nil || !applicable(items) {
 		return s.attend(ctx, t, items, err)
 	}
 	return s.applyItems(ctx, t, items)
@@ -72,8 +72,8 @@ func (s *session) applyItems(ctx context.Context, t *table, items []lane.Item) e
 }
 
 // applicable reports whether what was taken from a table's lane is a batch to be applied.
-func (s *session) applicable(t *table, items []lane.Item) bool {
-	return len(items) > 0 && items[0].Change == nil && (!items[0].Old || s.sameColumns(t, items[0].Frames.Table))
+func applicable(items []lane.Item) bool {
+	return len(items) > 0 && items[0].Change == nil
 }
 
 // attend deals with a table that has no batch to be applied, given what Take returned.
@@ -83,10 +83,8 @@ func (s *session) attend(ctx context.Context, t *table, items []lane.Item, err e
 		return s.readLost(ctx, t, err)
 	case len(items) == 0:
 		return nil
-	case items[0].Change == nil:
-		return s.copyAgain(ctx, t, "its columns changed while it was behind")
 	}
-	if err := s.changed(ctx, t, items[0]); err != nil {
+	if err := s.schemaChanged(ctx, t, items[0].Change, items[0].Old); err != nil {
 		t.lane.Back()
 		return s.tableFailed(ctx, t, err)
 	}
@@ -119,6 +117,11 @@ func framesOf(items []lane.Item) []*connector.Frames {
 func (s *session) applied(ctx context.Context, t *table, batch *apply.Batch, begun time.Time, err error) error {
 	if err != nil {
 		t.lane.Back()
+		if v, ok := errors.AsType[*apply.VersionError](err); ok {
+			if err = s.versionMet(ctx, t, v); err == nil {
+				return nil
+			}
+		}
 		return s.tableFailed(ctx, t, err)
 	}
 	at := t.apply.Checkpoint()
@@ -185,57 +188,6 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 	return nil
 }
 
-func (s *session) changed(ctx context.Context, t *table, it lane.Item) error {
-	if it.Old {
-		return s.oldChanged(ctx, t, it.Change)
-	}
-	return s.schemaChanged(ctx, t, it.Change)
-}
-
-// schemaChanged acts on a change of a table's schema, behind the last row of the old version.
-func (s *session) schemaChanged(ctx context.Context, t *table, change *connector.SchemaChange) error {
-	if change.Table.Refused != "" {
-		return s.tableGone(ctx, t, change.Table)
-	}
-	t.mu.Lock()
-	copied, settings := t.planned.target.Table, t.planned.settings
-	t.mu.Unlock()
-	if change.Table.Version <= copied.Version && !change.Rewrote {
-		return nil // the copy was taken under this version, or a later one
-	}
-	if change.Commit.Position != "" { // else discovery found it, now
-		if had, err := t.apply.Has(change.Commit); err != nil || had {
-			return err
-		}
-	}
-	chosen, why := choose(change.Table, settings)
-	switch {
-	case why != "": // the new copy waits until it can be made
-		return s.copyAgain(ctx, t, why)
-	case fingerprintOf(chosen.table) == fingerprintOf(copied) && !change.Rewrote:
-		return s.followVersion(t, change.Table, chosen)
-	}
-	return s.copyAgain(ctx, t, "its columns changed")
-}
-
-// followVersion goes on under a version that stores the same: a column's default or NOT NULL has changed, or columns
-// that are not mirrored.
-func (s *session) followVersion(t *table, to *schema.Table, chosen selection) error {
-	target := *t.planned.target
-	target.Columns = make([]int, len(target.Columns))
-	for i, c := range t.planned.target.Columns {
-		target.Columns[i] = chosen.table.Column(target.Table.Columns[c].Name)
-	}
-	target.Table = chosen.table
-	if err := t.apply.Follow(&target, chosen.keep); err != nil {
-		return err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.planned.table, t.planned.target, t.planned.keep = to, &target, chosen.keep
-	return nil
-}
-
 // tableGone ends the mirroring of a table that was dropped, or changed into one that cannot be mirrored. Its destination
 // and its entry stay.
 func (s *session) tableGone(ctx context.Context, t *table, now *schema.Table) error {
@@ -254,6 +206,7 @@ func (s *session) tableGone(ctx context.Context, t *table, now *schema.Table) er
 	s.Log.Warn("table is not mirrored any more", "table", t.name().String(), "reason", now.Refused)
 	s.event(ctx, t.name(), "dropped", now.Refused)
 	s.saveRecords(ctx, t)
+	s.lookAround() // one that is still there is Refused then, and joins again when it has become fit
 	return nil
 }
 
@@ -292,8 +245,8 @@ func (s *session) invalidate(ctx context.Context, t *table) error {
 	return nil
 }
 
-// replan reads a table's definition anew and plans it. It returns false if the table is gone, or is not to be mirrored
-// any more.
+// replan reads a table's definition anew and plans it. It returns false if the table is gone. If another name takes it away
+// from its destination, it is not mirrored under the old one any more, which is errRenamed.
 func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 	found, err := s.source.Tables(ctx)
 	if err != nil {
@@ -304,8 +257,14 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 			continue
 		}
 		ps, err := planTables(ctx, []*schema.Table{f}, s.selector().Select, s.origin, s.sink, nil)
-		if err != nil || len(ps) == 0 {
+		if err != nil {
 			return false, err
+		}
+		if why := t.movesTo(f, ps); why != "" {
+			return false, errors.Join(errRenamed, s.renamedAway(ctx, t, f, why))
+		}
+		if len(ps) == 0 {
+			return false, nil
 		}
 		if owner := s.ownerOf(ps[0]); owner != nil {
 			ps[0].refuseFor(owner.name())

@@ -284,13 +284,14 @@ func (s *session) resumeFor(ctx context.Context, o *order, t *table) error {
 	return nil
 }
 
-// resumeTable takes up a table that is paused. One that the config does not allow to go on stays paused for that.
+// resumeTable takes up a table that is paused. One that the config does not allow to go on stays paused for that, and one
+// that lacks changes for the new copy that only a resync makes.
 func (s *session) resumeTable(ctx context.Context, t *table) error {
 	t.mu.Lock()
 	paused, differs := t.phase == Paused, t.differs
 	t.mu.Unlock()
 	switch {
-	case !paused:
+	case !paused, t.isPausedBy(byGap) && t.inPlace() == nil:
 		return nil
 	case differs != "":
 		t.refuseSettings(differs)
@@ -417,7 +418,8 @@ func (t *table) stayPaused(saved *state.Table) {
 }
 
 // staysPaused reports whether a table that the state says is paused is not to be taken up at the start of a session: a
-// person paused it, or a fault did in an earlier session of this run and its time has not come.
+// person paused it, or it lacks changes and a person must want the new copy, or a fault paused it in an earlier session of
+// this run and its time has not come.
 func (m *runner) staysPaused(saved *state.Table) bool {
 	if saved.Phase != string(Paused) {
 		return false
@@ -425,6 +427,8 @@ func (m *runner) staysPaused(saved *state.Table) bool {
 	switch saved.PausedBy {
 	case byPerson:
 		return true
+	case byGap:
+		return !m.ResyncOnGap
 	case byFault:
 		return m.later && (saved.RetryAt.IsZero() || time.Now().Before(saved.RetryAt))
 	}

@@ -98,6 +98,8 @@ func (s *session) copyUntilReady(ctx context.Context, t *table) error {
 		}
 		there, err := s.replan(ctx, t)
 		switch {
+		case errors.Is(err, errRenamed):
+			return nil
 		case connector.KindOf(err) == connector.Setup:
 			return s.pause(ctx, t, err)
 		case err != nil:
@@ -127,7 +129,7 @@ func (s *session) copyTable(ctx context.Context, t *table) error {
 	}
 	at.Ready = true
 	entries := t.deletions()
-	entries[apply.Key(t.id)] = at.String()
+	entries[apply.Key(t.id)], entries[versionKey(t.id)] = at.String(), t.planned.table.Describe()
 	if err := s.putInPlace(ctx, t, entries); err != nil {
 		return err
 	}
@@ -214,7 +216,7 @@ func (s *session) beginCopy(
 	t.total.rowsCopied, t.total.copied = 0, 0
 	t.mu.Unlock()
 	at := apply.Checkpoint{
-		Table: t.planned.table.Name.String(), Settings: settingsOf(&target, t.planned.settings), Fingerprint: fingerprintOf(target.Table),
+		Table: t.planned.table.Name.String(), Settings: settingsOf(&target, t.planned.settings), Fingerprint: versionOf(t.planned.table),
 		Copy: target.Copy, Token: snap.Token(),
 	}
 	for part, p := range from {

@@ -48,7 +48,7 @@ type Options struct {
 
 	OnRetained  RetainedAction // when the source keeps more log than Limits.RetainedBytes
 	FollowNew   bool           // tables found later that Select takes are mirrored too
-	ResyncOnGap bool           // copy all tables anew when the log lacks what is needed; else stop and say so
+	ResyncOnGap bool           // copy all tables anew when the log lacks what is needed; else they wait for a person
 	FailOnTable bool           // a table's fault ends the run; else the table pauses
 
 	Monitor *Monitor // shows how the run stands; nil: nobody asks
@@ -125,8 +125,10 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 				err = tooMuch
 			}
 		}
-		if m.startsOver(err) && ctx.Err() == nil {
-			if err = m.startOver(ctx, err); err == nil {
+		if again, restartErr := m.restartFor(ctx, err); restartErr != nil {
+			err = restartErr
+		} else if again != nil {
+			if err = m.startOver(ctx, again); err == nil {
 				continue
 			}
 		}
@@ -179,7 +181,7 @@ type runner struct {
 	Options
 	totals map[schema.ID]*totals
 	last   *Summary
-	fresh  bool               // the log starts anew: every table needs a copy
+	fresh  bool               // the log starts anew: every table needs a copy, now or when a person asks for it
 	known  map[schema.ID]bool // the tables of the first session: without Options.FollowNew no others join in a later one
 
 	observed observed
@@ -212,37 +214,6 @@ func (m *runner) total(id schema.ID) *totals {
 		m.totals[id] = &totals{}
 	}
 	return m.totals[id]
-}
-
-// startsOver reports whether an error is answered by a new start of the log. Who lets it be dropped when it is too much also
-// wants what follows from that, at the next start of the process too.
-func (m *runner) startsOver(err error) bool {
-	gap := connector.KindOf(err) == connector.Gap && (m.ResyncOnGap || m.OnRetained == DropRetained && m.Limits.RetainedBytes > 0)
-	return errors.Is(err, errTooMuchLog) || gap && !m.fresh
-}
-
-// startOver forgets the log's position, after a gap: what the source kept for us is dropped and made anew, and every
-// table is copied again.
-func (m *runner) startOver(ctx context.Context, gap error) error {
-	m.Log.Warn("the log is given up, copying every table anew", "error", gap)
-	id, err := m.Store.MirrorID(ctx)
-	if err != nil {
-		return err
-	}
-	source, err := m.Source(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer source.Close()
-	if remover, ok := source.(connector.Remover); ok {
-		if err := remover.Remove(ctx); err != nil {
-			return err
-		}
-	}
-	m.fresh = true
-	m.overLimit = false
-	m.event(ctx, schema.Name{}, "gap", gap.Error())
-	return nil
 }
 
 // event records what a person may want to know later. That it cannot be recorded stops nothing.

@@ -131,7 +131,7 @@ func (g *grouper) prepareOne(ctx context.Context, t *table, rows int, bytes int6
 		rows = min(rows, convergingRows)
 	}
 	items, err := t.lane.Take(rows, bytes, age)
-	if err != nil || !g.applicable(t, items) {
+	if err != nil || !applicable(items) {
 		g.do(t, func() error { return g.attend(ctx, t, items, err) })
 		return nil, nil
 	}

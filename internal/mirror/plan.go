@@ -92,15 +92,20 @@ func planTable(ctx context.Context, t *schema.Table, s Settings, sink connector.
 		return p, nil
 	}
 	chosen, _ := choose(t, s) // refusal has seen that it can
-	target, err := sink.Plan(ctx, connector.Target{
-		Table: chosen.table, Name: s.Destination, Key: s.Key, History: s.History, SoftDelete: s.SoftDelete, Existing: s.Existing, Columns: chosen.columns,
-	})
+	target, err := sink.Plan(ctx, wanted(chosen, s))
 	if e, ok := errors.AsType[*connector.Error](err); ok && !concernsAll(err) && (e.Kind == connector.TableFault || e.Kind == connector.Setup) {
 		p.refused = e.Error()
 		return p, nil
 	}
 	p.target, p.keep = target, chosen.keep
 	return p, err
+}
+
+// wanted is what a sink is asked for.
+func wanted(chosen selection, s Settings) connector.Target {
+	return connector.Target{
+		Table: chosen.table, Name: s.Destination, Key: s.Key, History: s.History, SoftDelete: s.SoftDelete, Existing: s.Existing, Columns: chosen.columns,
+	}
 }
 
 // refusal returns why a table cannot be mirrored in this way into any sink, and what to do; "" if it can.
@@ -198,6 +203,11 @@ func MakePlan(ctx context.Context, source connector.Source, sink connector.Sink,
 		return nil, err
 	}
 	plan := &Plan{Unused: sel.unused(tables)}
+	if n, ok := source.(connector.Noter); ok {
+		if plan.Notes, err = n.Notes(ctx); err != nil {
+			return nil, err
+		}
+	}
 	for _, p := range ps {
 		plan.Tables = append(plan.Tables, describe(p))
 	}
@@ -274,23 +284,20 @@ func settingsOf(t *connector.Target, s Settings) string {
 	return text
 }
 
-// fingerprintOf identifies the columns of a version of a table that are mirrored: stored rows are good for it alone.
+// versionOf identifies a version of a table as the source has it: rows are stored under it alone.
+func versionOf(t *schema.Table) string {
+	h := sha256.Sum256([]byte(t.Describe()))
+	return hex.EncodeToString(h[:8])
+}
+
+// fingerprintOf identifies the columns of a version of a table that are mirrored.
 func fingerprintOf(t *schema.Table) string {
-	return hashColumns(t, func(c *schema.Column) bool { return !c.Unread })
-}
-
-// layoutOf identifies all columns of a version: rows in the log are written for it alone.
-func layoutOf(t *schema.Table) string {
-	return hashColumns(t, func(*schema.Column) bool { return true })
-}
-
-func hashColumns(t *schema.Table, counts func(*schema.Column) bool) string {
 	h := sha256.New()
 	place := make([]int, len(t.Columns))
 	n := 0
 	for i := range t.Columns {
 		c := &t.Columns[i]
-		if !counts(c) {
+		if c.Unread {
 			continue
 		}
 		place[i] = n

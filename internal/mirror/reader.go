@@ -2,13 +2,16 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/internal/apply"
 	"github.com/sluicehq/sluice/internal/lane"
 	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/schema"
@@ -20,7 +23,9 @@ type logReader struct {
 	name   string
 	stream connector.Stream
 	start  connector.Positions // where reading began: the floor, of this or an earlier session
-	fresh  bool                // the log begins with this session
+	// delivers is from where on the source sends everything: the start, or before it.
+	delivers connector.Positions
+	fresh    bool // the log begins with this session
 	// sinkBehind: the floor in the sink is before the one in the state.
 	sinkBehind bool
 	spooled    map[schema.ID][]lane.Run           // what the spool held, as the floor in the sink says, of tables behind that floor
@@ -33,6 +38,7 @@ type logReader struct {
 
 	mu     sync.Mutex
 	tables map[schema.ID]*table // those that were added
+	found  map[schema.ID]foundVersion
 }
 
 // openLog returns the reader of a log, opened at the floor. A log without a floor begins now, and its floor is durable
@@ -62,6 +68,13 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 			return nil, err
 		}
 	}
+	l.delivers = l.start
+	if rewound, ok := l.stream.(connector.Rewound); ok && !l.fresh {
+		l.delivers = rewound.Delivers()
+		if err := l.leaveHistory(ctx); err != nil {
+			return nil, err
+		}
+	}
 	l.saved = l.start
 	l.last.Store(&connector.Progress{UpTo: l.start, Time: time.Now()})
 	if l.fresh {
@@ -70,6 +83,36 @@ func (s *session) openLog(ctx context.Context, name string, entries map[string]s
 		}
 	}
 	return l, nil
+}
+
+// leaveHistory gives up a floor that the source's history has left, for where both still agree.
+func (l *logReader) leaveHistory(ctx context.Context) error {
+	_, err := l.s.reached(l.start, l.delivers)
+	if connector.KindOf(err) != connector.Gap || err == nil {
+		return err
+	}
+	l.s.Log.Warn("the source has another history since, and the log is read again from where both agree", "error", err)
+	l.s.event(ctx, schema.Name{}, "gap", "read again from where both histories agree: "+err.Error())
+	l.start, l.unsaved = l.delivers, true
+	return nil
+}
+
+// elsewhere tells why a checkpoint is not one of the log's history; "": it is.
+func (l *logReader) elsewhere(at *apply.Checkpoint) (string, error) {
+	begin, ok := l.delivers[at.Part]
+	for _, p := range []connector.Position{at.Position, at.Until, at.Overlap} {
+		if !ok || p == "" {
+			continue
+		}
+		_, err := l.s.source.Compare(begin, p)
+		if connector.KindOf(err) == connector.Gap && err != nil {
+			return err.Error(), nil
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return "", nil
 }
 
 // findStart is where to begin reading: the floor of the sink, unless the state knows of a later one, up to which the log
@@ -125,6 +168,7 @@ func (l *logReader) join(ctx context.Context, t *table) (connector.Positions, er
 func (l *logReader) forget(t *table) {
 	l.mu.Lock()
 	delete(l.tables, t.id)
+	delete(l.found, t.id)
 	l.mu.Unlock()
 	t.mu.Lock()
 	t.joined = false
@@ -176,7 +220,9 @@ func (l *logReader) run(ctx context.Context) error {
 		case *connector.Unselected:
 			l.s.noticed(e)
 		case *connector.Progress:
-			err = l.progress(e)
+			if err = l.progress(e); err == nil {
+				err = l.release(ctx)
+			}
 		default:
 			err = fmt.Errorf("stream delivered an event of type %T", event)
 		}
@@ -184,6 +230,11 @@ func (l *logReader) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// appendChange puts a version that was not read from the log into a table's lane.
+func (l *logReader) appendChange(ctx context.Context, id schema.ID, v *schema.Table) error {
+	return l.append(ctx, id, lane.Item{Change: &connector.SchemaChange{Table: v}})
 }
 
 func (l *logReader) append(ctx context.Context, id schema.ID, it lane.Item) error {
@@ -233,10 +284,6 @@ const lookPause = 5 * time.Second
 // discover looks for tables that came, went or changed without a change of their rows: every so often, and at once when
 // the log has changes of a table that is not known.
 func (s *session) discover(ctx context.Context) error {
-	if s.Limits.DiscoverEvery == 0 {
-		<-ctx.Done()
-		return ctx.Err()
-	}
 	pause := time.Duration(0)
 	for wait := s.Limits.DiscoverEvery; ; pause = min(wait, lookPause) {
 		select {
@@ -244,9 +291,13 @@ func (s *session) discover(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		var due <-chan time.Time
+		if wait > 0 {
+			due = time.After(wait - pause)
+		}
 		select {
 		case <-s.look:
-		case <-time.After(wait - pause):
+		case <-due:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -256,7 +307,7 @@ func (s *session) discover(ctx context.Context) error {
 		}
 		wait = s.Limits.DiscoverEvery
 		if !settled {
-			wait = min(wait, retryPause)
+			wait = retryPause // also where discovery is off
 		}
 	}
 }
@@ -274,17 +325,14 @@ func (s *session) noticed(u *connector.Unselected) {
 	case t != nil && !t.inPhase(Refused):
 		return
 	}
-	select {
-	case s.look <- struct{}{}:
-	default: // it is to be looked at already
-	}
+	s.lookAround()
 }
 
 // passOver remembers which of the source's tables are not selected.
 func (s *session) passOver(found []*schema.Table) {
 	passedOver := map[schema.ID]schema.Name{}
 	for _, t := range found {
-		if _, selected := s.Select(t); !selected {
+		if _, selected := s.selector().Select(t); !selected {
 			passedOver[t.ID] = t.Name
 		}
 	}
@@ -305,47 +353,113 @@ func (s *session) discoverOnce(ctx context.Context) (settled bool, err error) {
 	for _, f := range found {
 		present[f.ID] = f
 		t := s.table(f.ID)
-		if t == nil && s.FollowNew || t != nil && t.inPhase(Refused) {
+		if t == nil && (s.FollowNew || s.known[f.ID]) || t != nil && t.inPhase(Refused, Dropped) { // Dropped, and still there: it was refused
 			newcomers = append(newcomers, f)
 		}
 	}
-	for _, t := range s.allTables() {
-		if err := s.recheck(ctx, t, present[t.id]); err != nil {
+	heads := map[*logReader]connector.Positions{}
+	for _, l := range s.allLogs() {
+		if heads[l], err = s.source.Head(ctx, l.name); err != nil {
 			return false, err
 		}
+	}
+	for _, t := range s.allTables() {
+		if err := s.recheck(ctx, t, present[t.id], heads[t.log]); err != nil {
+			return false, err
+		}
+	}
+	if err := s.checkCoverage(ctx); err != nil {
+		return false, err
 	}
 	return s.welcome(ctx, newcomers, present)
 }
 
 // recheck compares a table with what discovery found of it now; nil: it is gone. What changed goes through the lane, so
-// that it is acted on behind the changes that came before it.
-func (s *session) recheck(ctx context.Context, t *table, now *schema.Table) error {
-	if now != nil && t.changedWhilePaused(now) {
-		s.Log.Info("table has changed, trying again", "table", now.Name.String())
+// that it is acted on behind the changes that came before it: the log ended at head after discovery had looked.
+func (s *session) recheck(ctx context.Context, t *table, now *schema.Table, head connector.Positions) error {
+	if now != nil && now.Refused != "" {
+		return s.lostToRefusal(ctx, t, now)
+	}
+	t.mu.Lock()
+	was := t.acted()
+	t.mu.Unlock()
+	if t.inPhase(Paused) {
+		return s.recheckPaused(ctx, t, was, now)
 	}
 	if !t.inPhase(CatchingUp, Streaming) {
 		return nil
 	}
-	t.mu.Lock()
-	was, mirrored, settings := t.planned.table, t.planned.target.Table, t.planned.settings
-	t.mu.Unlock()
 	switch {
 	case now == nil:
 		gone := *was
 		gone.Refused = "it was dropped at the source"
-		now = &gone
-	case now.Refused == "":
-		chosen, why := choose(now, settings)
-		if now.Version <= was.Version || why == "" && fingerprintOf(chosen.table) == fingerprintOf(mirrored) {
+		return t.log.appendChange(ctx, t.id, &gone)
+	case now.Version <= was.Version:
+		return nil
+	}
+	return t.log.find(ctx, t.id, foundVersion{table: now, at: head})
+}
+
+// recheckPaused lets a paused table go that was dropped or renamed: another one may wait for its destination.
+func (s *session) recheckPaused(ctx context.Context, t *table, was, now *schema.Table) error {
+	if now == nil {
+		if !t.seize() {
 			return nil
 		}
+		gone := *was
+		gone.Refused = "it was dropped at the source"
+		return s.giveBack(t, s.tableGone(ctx, t, &gone))
 	}
-	return t.log.append(ctx, t.id, lane.Item{Change: &connector.SchemaChange{Table: now}})
+	if t.changedWhilePaused(now) {
+		s.Log.Info("table has changed, trying again", "table", now.Name.String())
+	}
+	if now.Name == was.Name {
+		return nil
+	}
+	ps, err := planTables(ctx, []*schema.Table{now}, s.selector().Select, s.origin, s.sink, nil)
+	if err != nil {
+		return err
+	}
+	why := t.movesTo(now, ps)
+	if why == "" || !t.seize() {
+		return nil
+	}
+	return s.giveBack(t, s.renamedAway(ctx, t, now, why))
+}
+
+// lostToRefusal makes a table that cannot be mirrored any more need a new copy, whenever it can be again: changes of it
+// may be missing from the log.
+func (s *session) lostToRefusal(ctx context.Context, t *table, now *schema.Table) error {
+	switch {
+	case t.inPhase(CatchingUp, Streaming):
+		return t.log.appendChange(ctx, t.id, now)
+	case t.outrun(): // the copy under way fails when it looks
+		t.log.forget(t)
+	case t.inPlace() != nil && t.seize():
+		return s.giveBack(t, s.refusePaused(ctx, t, now))
+	}
+	return nil
+}
+
+// refusePaused is for a paused table that nobody works on.
+func (s *session) refusePaused(ctx context.Context, t *table, now *schema.Table) error {
+	if err := s.retireEntry(ctx, t); err != nil {
+		return err
+	}
+	t.log.forget(t)
+	why, remedy, _ := strings.Cut(now.Refused, "; ")
+	t.pause(&connector.Error{
+		Kind: connector.TableFault, System: "mirror", Op: "keep changes of a paused table", Table: now.Name, Err: errors.New(why), Hint: remedy,
+	}, s.Limits.RetryPaused)
+	s.Log.Warn("table needs a new copy", "table", now.Name.String(), "reason", now.Refused)
+	s.event(ctx, now.Name, "copy_again", now.Refused)
+	s.saveRecords(ctx, t)
+	return nil
 }
 
 // welcome takes in tables that were found since the session began, and refused ones that have become fit. One whose
-// destination is that of a table that is gone comes in a later round, when nothing more is applied to the destination:
-// settled is false then.
+// destination is that of a table that is gone or renamed comes in a later round, when nothing more is applied to the
+// destination: settled is false then.
 func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, present map[schema.ID]*schema.Table) (settled bool, err error) {
 	ps, err := planTables(ctx, newcomers, s.selector().Select, s.origin, s.sink, nil)
 	if err != nil {
@@ -353,7 +467,7 @@ func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, presen
 	}
 	settled = true
 	for _, p := range ps {
-		if owner := s.ownerOf(p); owner != nil && present[owner.id] == nil {
+		if owner := s.ownerOf(p); owner != nil && (present[owner.id] == nil || present[owner.id].Name != owner.name()) {
 			settled = false
 			continue
 		} else if owner != nil {

@@ -14,9 +14,11 @@ type evidence struct {
 	saved       *apply.Checkpoint // the sink's as the state saw it last; nil: none, the table is new or the state was lost
 	copy        int               // the last ready copy in the sink; 0: the destination is not there
 	fresh       bool              // the log starts now: nobody has the changes since the checkpoint
+	elsewhere   string            // why the entry is not of the log's history; "": it is
 	sinkBehind  bool              // the sink's floor is before the state's: the sink is older than what was acknowledged
 	settings    string            // as configured now
-	fingerprint string            // of the table's columns as they are now
+	fingerprint string            // of the version that its rows are stored under, as far as that is known, else the present one
+	renamed     bool              // it has another name than its rows are stored under
 	unfinished  *unfinished       // the copy that the sink's entries say was begun; nil: none that can be gone on with
 	newest      int               // the newest copy that the state knows of
 }
@@ -44,14 +46,18 @@ func reconcile(e evidence, compare func(a, b connector.Position) (int, error)) (
 		return carryOn, "", nil
 	case !e.entry.Ready:
 		return recopy, "its last copy was interrupted, or it was left out since", nil
+	case e.entry.Settings != e.settings && e.renamed:
+		return recopy, "it has another name now, and with it another destination", nil
 	case e.entry.Settings != e.settings:
 		return refuse, settingsDiffer(e.entry.Settings, e.settings), nil
+	case e.elsewhere != "":
+		return recopy, e.elsewhere, nil
 	case e.copy == 0:
 		return recopy, "its destination is not in the sink any more", nil
 	case e.copy != e.entry.Copy:
 		return recopy, fmt.Sprintf("its destination holds copy %d, its checkpoint belongs to copy %d", e.copy, e.entry.Copy), nil
 	case e.entry.Fingerprint != e.fingerprint:
-		return recopy, "its columns changed", nil
+		return recopy, "the version that its rows are stored under is not known", nil
 	case e.saved == nil:
 		return olderUnless(!e.sinkBehind)
 	case !e.saved.Ready || e.saved.Copy != e.entry.Copy:
@@ -82,6 +88,6 @@ func olderUnless(newer bool) (action, string, error) {
 // copyGoesOn reports whether the chunks that the sink has of a copy are those that were loaded last, of the table as it is.
 func (e *evidence) copyGoesOn() bool {
 	restored := e.sinkBehind || e.newest > e.entry.Copy || e.saved != nil && e.saved.Ready && e.saved.Copy >= e.entry.Copy
-	return e.unfinished != nil && len(e.unfinished.missing) < e.unfinished.chunks && !restored && e.copy < e.entry.Copy &&
+	return e.unfinished != nil && e.elsewhere == "" && len(e.unfinished.missing) < e.unfinished.chunks && !restored && e.copy < e.entry.Copy &&
 		e.entry.Settings == e.settings && e.entry.Fingerprint == e.fingerprint
 }

@@ -83,9 +83,12 @@ func TestReconcileTruthTable(t *testing.T) {
 			evidence{entry: at("5", 1), saved: with(at("5", 1), func(c *apply.Checkpoint) { c.Copy = 1 }), copy: 2, sinkBehind: true},
 			recopy, "restored",
 		},
-		"log begins anew":  {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, fresh: true}, recopy, "anew"},
-		"settings changed": {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, settings: "other"}, refuse, "config_changed"},
-		"columns changed":  {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, fingerprint: "other"}, recopy, "columns"},
+		"log begins anew":                          {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, fresh: true}, recopy, "anew"},
+		"settings changed":                         {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, settings: "other"}, refuse, "config_changed"},
+		"stored under a version that nobody knows": {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, fingerprint: "other"}, recopy, "not known"},
+		"renamed to another destination": {
+			evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, settings: "other", renamed: true}, recopy, "another name",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.e.settings == "" {

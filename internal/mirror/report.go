@@ -10,6 +10,7 @@ import (
 // Plan is what a run would do, table by table.
 type Plan struct {
 	Tables []TablePlan
+	Notes  []string // what a person should know of the source
 	Unused []string // settings of single tables that no table takes
 }
 

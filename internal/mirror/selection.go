@@ -17,6 +17,8 @@ type Settings struct {
 	History        bool
 	SoftDelete     bool // not of a history
 	Existing       connector.Existing
+	SchemaChanges  SchemaPolicy
+	DropColumns    bool              // a column that the source dropped goes in the sink too
 	Key            []string          // columns that identify a row; nil: the source's key
 	Columns        []string          // those that are mirrored; nil: all
 	ExcludeColumns []string          // those that are not

@@ -102,7 +102,7 @@ func TestColumnAddedLaterIsMirroredUnlessColumnsAreListed(t *testing.T) {
 			if same := fingerprintOf(before.table) == fingerprintOf(after.table); same != c.same {
 				t.Errorf("stored rows stay good: %v, want %v", same, c.same)
 			}
-			if layoutOf(before.table) == layoutOf(after.table) {
+			if versionOf(before.table) == versionOf(after.table) {
 				t.Error("rows of the log would be read with the wrong columns")
 			}
 		})

@@ -238,6 +238,10 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 
 // placeTable puts one table where the evidence says.
 func (s *session) placeTable(ctx context.Context, t *table, entries map[string]string, saved state.Table) error {
+	present := t.planned
+	if err := s.restoreVersion(ctx, t, entries); err != nil {
+		return err
+	}
 	e, err := s.gather(t, entries, saved)
 	if err != nil {
 		return err
@@ -257,7 +261,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		}
 	}
 	if err == nil && do == resume {
-		start := t.log.start
+		start := t.log.delivers
 		if t.lane.SpoolBytes() > 0 {
 			start = nil // what the spool holds goes on from the checkpoint; the lane knows whom it must meet behind that
 		}
@@ -291,6 +295,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 		s.joins.push(t)
 		return nil
 	case recopy:
+		t.planned = present
 		if err := s.emptyLane(t); err != nil {
 			return err
 		}
@@ -306,7 +311,7 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 			t.deleted(retired)
 		}
 		t.setPhase(Pending, "", "")
-		if why != "" {
+		if why != "" && !stays {
 			s.Log.Warn("table is copied anew", "table", t.planned.table.Name.String(), "reason", why)
 			s.event(ctx, t.planned.table.Name, "copy_again", why)
 		}
@@ -325,7 +330,10 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 	if stays {
 		t.stayPaused(&saved)
 	}
-	return s.goOn(ctx, t)
+	if err := s.goOn(ctx, t); err != nil || present.table == t.planned.table || !t.inPhase(CatchingUp) {
+		return err
+	}
+	return t.log.find(ctx, t.id, foundVersion{table: present.table, at: t.goal})
 }
 
 // keepChanges has the changes of a table put into its lane that is not to be applied now. Where that cannot be the log
@@ -381,7 +389,7 @@ func (s *session) joinAgain(ctx context.Context, t *table, at *apply.Checkpoint)
 func (s *session) gather(t *table, entries map[string]string, saved state.Table) (evidence, error) {
 	e := evidence{
 		copy: t.planned.target.Copy, fresh: t.log.fresh, sinkBehind: t.log.sinkBehind,
-		settings: settingsOf(t.planned.target, t.planned.settings), fingerprint: fingerprintOf(t.planned.target.Table),
+		settings: settingsOf(t.planned.target, t.planned.settings), fingerprint: versionOf(t.planned.table), renamed: t.renamed,
 		newest: saved.Copy,
 	}
 	var err error
@@ -391,6 +399,9 @@ func (s *session) gather(t *table, entries map[string]string, saved state.Table)
 		}
 	}
 	if e.entry != nil {
+		if e.elsewhere, err = t.log.elsewhere(e.entry); err != nil {
+			return e, err
+		}
 		if e.unfinished, err = readUnfinished(t.id, e.entry, entries); err != nil {
 			return e, &connector.Error{Kind: connector.Setup, System: "sink", Op: "read the entries of a copy", Table: t.planned.table.Name, Err: err}
 		}
@@ -654,7 +665,7 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 		return err
 	}
 	retry := s.Limits.RetryPaused
-	if errors.Is(cause, errAged) || errors.Is(cause, errOutrun) {
+	if errors.Is(cause, errSchemaPolicy) || errors.Is(cause, errAged) || errors.Is(cause, errOutrun) {
 		retry = 0 // it would come to the same
 	}
 	t.pause(cause, retry)

@@ -11,7 +11,6 @@ import (
 	"github.com/sluicehq/sluice/internal/apply"
 	"github.com/sluicehq/sluice/internal/lane"
 	"github.com/sluicehq/sluice/internal/state"
-	"github.com/sluicehq/sluice/schema"
 )
 
 // fullPause is how long the reader waits for room in the spool before it looks again, if nothing is freed before.
@@ -52,7 +51,7 @@ func (s *session) openLane(t *table, at *apply.Checkpoint) (lost string, err err
 		t.lane = lane.New(s.budget)
 		return "", nil
 	}
-	t.lane, err = s.spool.Open(t.id, t.log.start)
+	t.lane, err = s.spool.Open(t.id, t.log.delivers)
 	_, damaged := errors.AsType[*lane.DamagedError](err)
 	switch {
 	case damaged, connector.KindOf(err) == connector.Gap && err != nil:
@@ -182,7 +181,7 @@ func (s *session) putIn(ctx context.Context, t *table, it lane.Item) error {
 		full, isFull := errors.AsType[*lane.FullError](err)
 		switch {
 		case errors.Is(err, lane.ErrDiverged):
-			return &connector.Error{Kind: connector.Gap, System: "spool", Op: "go on behind what it holds", Table: t.name(), Err: err}
+			return &connector.Error{Kind: connector.Gap, System: "spool", Op: "go on behind what it holds", Table: t.name(), Err: &connector.OtherHistoryError{Err: err}}
 		case !isFull:
 			s.doomed.Store(nil)
 			return spoolError(err)
@@ -462,26 +461,4 @@ func (s *session) readLost(ctx context.Context, t *table, err error) error {
 		return spoolError(err)
 	}
 	return s.copyAgain(ctx, t, err.Error())
-}
-
-// oldChanged acts on a change of a table's schema that an earlier process read. Its versions were counted differently,
-// so columns alone compare.
-func (s *session) oldChanged(ctx context.Context, t *table, change *connector.SchemaChange) error {
-	if change.Commit.Position != "" {
-		if had, err := t.apply.Has(change.Commit); err != nil || had {
-			return err
-		}
-	}
-	if s.sameColumns(t, change.Table) && change.Table.Refused == "" && !change.Rewrote {
-		return nil
-	}
-	return s.copyAgain(ctx, t, "its columns changed while it was behind")
-}
-
-// sameColumns reports whether rows written under a version of a table can be read as those of the present one.
-func (s *session) sameColumns(t *table, v *schema.Table) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now, why := choose(v, t.planned.settings)
-	return why == "" && layoutOf(now.table) == layoutOf(t.planned.target.Table)
 }

@@ -33,6 +33,7 @@ const (
 	byFault  = "fault"  // tried again by itself
 	byPerson = "person" // until a person resumes it
 	byConfig = "config" // other settings than those under which it is mirrored
+	byGap    = "gap"    // the log lacks changes of it: until a person has it copied anew
 )
 
 // table is one mirrored table while a session runs. Its lane has locks of its own; mu guards the rest.
@@ -49,12 +50,15 @@ type table struct {
 	phase    Phase
 	reason   string // for Paused and Refused: why
 	remedy   string // and what to do
-	pausedBy string // for Paused: byFault, byPerson, byConfig
+	pausedBy string // for Paused: byFault, byPerson, byConfig, byGap
 	since    time.Time
-	retryAt  time.Time // for Paused by a fault
-	waiting  string    // for Copying: whom its snapshot waits for
-	copy     int       // the newest copy begun
-	copyKeys []string  // of the last copy's entries that are in the sink: its plan, its chunks
+	retryAt  time.Time     // for Paused by a fault
+	waiting  string        // for Copying: whom its snapshot waits for
+	ignored  *schema.Table // the version whose changes are applied as if they were planned.table's
+	lost     string        // why changes of it are missing from the stream
+	renamed  bool          // its rows are stored under another name of it
+	copy     int           // the newest copy begun
+	copyKeys []string      // of the last copy's entries that are in the sink: its plan, its chunks
 	// unfinished is the copy under way, or one that was cut off, if it may go on under another snapshot.
 	unfinished *unfinished
 	apply      *apply.Table        // from Ready on

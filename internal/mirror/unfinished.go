@@ -173,10 +173,10 @@ func (s *session) planCopy(ctx context.Context, t *table, snap connector.Snapsho
 func (s *session) carryOn(ctx context.Context, t *table, snap connector.Snapshot, until connector.Positions) (*unfinished, error) {
 	t.mu.Lock()
 	c := t.unfinished
-	target, settings := *t.planned.target, t.planned.settings
+	target, settings, version := *t.planned.target, t.planned.settings, t.planned.table
 	t.mu.Unlock()
 	if c == nil || len(c.missing) == c.chunks || c.fruitless == fruitlessMost || c.layout != snap.Layout() || !s.mayConverge(&target) ||
-		c.at.Settings != settingsOf(&target, settings) || c.at.Fingerprint != fingerprintOf(target.Table) {
+		c.at.Settings != settingsOf(&target, settings) || c.at.Fingerprint != versionOf(version) {
 		return nil, nil
 	}
 	target.Copy = c.at.Copy

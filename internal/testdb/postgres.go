@@ -268,6 +268,46 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
+// Clone starts a server of its own on a copy of the files of p, which must not run: what a disk that was restored from a
+// snapshot is.
+func (p *Postgres) Clone() (*Postgres, error) {
+	return p.derive(func(c *Postgres) *exec.Cmd { return exec.Command("cp", "-a", p.data(), c.data()) })
+}
+
+// Standby starts a standby that follows p.
+func (p *Postgres) Standby() (*Postgres, error) {
+	return p.derive(func(c *Postgres) *exec.Cmd {
+		return exec.Command(filepath.Join(p.bin, "pg_basebackup"), "-D", c.data(), "-d", p.URL("postgres"), "-R", "-c", "fast", "--no-sync")
+	})
+}
+
+// derive starts a server with the settings of p whose files fill makes.
+func (p *Postgres) derive(fill func(*Postgres) *exec.Cmd) (*Postgres, error) {
+	dir, err := os.MkdirTemp("", "sluice-pg-")
+	if err != nil {
+		return nil, err
+	}
+	c := &Postgres{Dir: dir, bin: p.bin, settings: p.settings, owner: p.owner}
+	if c.owner != nil {
+		err = os.Chown(dir, int(c.owner.Uid), int(c.owner.Gid))
+	}
+	if err == nil {
+		cmd := fill(c)
+		cmd.Dir, cmd.SysProcAttr = dir, &syscall.SysProcAttr{Credential: p.owner}
+		if out, fillErr := cmd.CombinedOutput(); fillErr != nil {
+			err = fmt.Errorf("%w: %s", fillErr, out)
+		}
+	}
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		c.Remove()
+		return nil, err
+	}
+	return c, nil
+}
+
 // Stop ends the server in an orderly way (SIGINT: fast shutdown) and waits for it.
 func (p *Postgres) Stop() { p.signal(syscall.SIGINT) }
 

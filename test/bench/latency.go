@@ -143,7 +143,7 @@ func (b *bench) commitAndLook(ctx context.Context, look func(from int64) ([]int6
 		defer done.Store(true)
 		return clients.Wait()
 	})
-	g.Go(func() error { return t.watch(ctx, begin, look, &last, &done) })
+	g.Go(func() error { return t.watch(ctx, begin, look, &last, &done, 10*(latencyWarm+latencyTime)) })
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
@@ -185,8 +185,8 @@ func (b *bench) tick(ctx context.Context, t *ticks, begin time.Time, client int,
 	return nil
 }
 
-// watch looks at the sink until it shows all rows that were committed.
-func (t *ticks) watch(ctx context.Context, begin time.Time, look func(from int64) ([]int64, error), last *atomic.Int64, done *atomic.Bool) error {
+// watch looks at the sink until it shows all rows that were committed, for so long at most.
+func (t *ticks) watch(ctx context.Context, begin time.Time, look func(from int64) ([]int64, error), last *atomic.Int64, done *atomic.Bool, limit time.Duration) error {
 	for from := int64(1); ; {
 		over := done.Load()
 		ids, err := look(from)
@@ -204,7 +204,7 @@ func (t *ticks) watch(ctx context.Context, begin time.Time, look func(from int64
 		if over && from > last.Load() {
 			return nil
 		}
-		if at > 10*(latencyWarm+latencyTime) {
+		if at > limit {
 			return fmt.Errorf("row %d is not visible after %v", from, at)
 		}
 		select {

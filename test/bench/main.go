@@ -41,7 +41,7 @@ func main() {
 	flag.IntVar(&b.n, "n", 3, "rounds")
 	flag.IntVar(&b.rows, "rows", 2_000_000, "rows to copy")
 	flag.IntVar(&b.changes, "changes", 600_000, "changes to stream")
-	only := flag.String("only", "", "copy, stream, read, latency, tables, file or join: measure only this, and write nothing to docs")
+	only := flag.String("only", "", "copy, stream, read, latency, tables, file, join or isolation: measure only this, and write nothing to docs")
 	flag.StringVar(&b.program, "program", "", "the built command; by default it is built from this source")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -75,6 +75,7 @@ func (b *bench) run(ctx context.Context, only string) (err error) {
 	}{
 		{"copy", b.measureCopy}, {"stream", b.measureStream}, {"read", b.measureRead}, {"latency", b.measureLatency},
 		{"tables", b.measureTables}, {"file", b.measureFile}, {"join", b.measureJoin},
+		{"isolation", b.measureIsolation},
 	}
 	for _, p := range parts {
 		if only != "" && only != p.name {

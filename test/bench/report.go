@@ -151,9 +151,13 @@ value afterwards.
   it has not seen yet, with %v between two looks; its clock (the same machine's) is read when the answer is there. A row's
   figure is the difference, the reader's share included, and 0 where the reader was faster than the client's answer. %v of
   warm-up, then %v. Whatever else the machine does makes it longer, so the best round counts; all are shown.
+- One table in trouble: %d tables, one-row inserts as above but %d a second, the tables in turn. One of them, of %d rows, has
+  its rows refused until it pauses; is mended and resumed; has its destination locked; is copied anew again and again; each for
+  %v at least. Figures are of the other tables' rows, by the phase in which they were committed.
 - Growth: tables of 3 columns, copied and then streamed by `+"`sluice run --once`"+` at its default settings; 100 updates a
   transaction, the tables in turn. Connections are the most that were seen at once while copying, the stream's included.
-`, b.n, b.rows, b.changes, baseRows, latencyClients, latencyRate, pollPause, latencyWarm, latencyTime)
+`, b.n, b.rows, b.changes, baseRows, latencyClients, latencyRate, pollPause, latencyWarm, latencyTime,
+		isolationTables, isolationRate, isolationRows, isolationTime)
 }
 
 func processor() string {

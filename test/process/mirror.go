@@ -41,6 +41,7 @@ type Config struct {
 	Name         string
 	Source, Sink string // connection strings
 	SinkFile     string // a SQLite file in place of Sink
+	Publication  string // of the source, "": the mirror's own
 	Mirror       string // what stands in the block `mirror`, not indented
 }
 
@@ -49,7 +50,11 @@ func (c Config) Write(dir string) (string, error) {
 	quote := func(s string) string { b, _ := json.Marshal(s); return string(b) } // JSON strings are YAML strings
 	var b strings.Builder
 	fmt.Fprintf(&b, "version: 1\nname: %s\n", c.Name)
-	fmt.Fprintf(&b, "source: {type: postgres, url: %s}\n", quote(c.Source))
+	source := "type: postgres, url: " + quote(c.Source)
+	if c.Publication != "" {
+		source += ", publication: " + quote(c.Publication)
+	}
+	fmt.Fprintf(&b, "source: {%s}\n", source)
 	sink := "type: postgres, url: " + quote(c.Sink)
 	if c.SinkFile != "" {
 		sink = "type: sqlite, path: " + quote(c.SinkFile)

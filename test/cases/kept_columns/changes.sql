@@ -1,0 +1,2 @@
+ALTER TABLE t DROP v; INSERT INTO t VALUES (3, 'f'); UPDATE t SET w = 'x' WHERE id = 1;
+ALTER TABLE t ADD y int; INSERT INTO t VALUES (4, 'g', 4);

@@ -1,0 +1,7 @@
+INSERT INTO t VALUES (3, 'a3', 'b3', 'c3');
+ALTER TABLE t RENAME c TO "C d";
+UPDATE t SET "C d" = 'x' WHERE id = 1;
+BEGIN; ALTER TABLE t RENAME a TO tmp; ALTER TABLE t RENAME b TO a; ALTER TABLE t RENAME tmp TO b; COMMIT;
+UPDATE t SET a = 'new a' WHERE id = 2;
+ALTER TABLE key RENAME id TO ident; UPDATE key SET v = 'b'; INSERT INTO key VALUES (2, 'c'); DELETE FROM key WHERE ident = 1;
+ALTER TABLE idle RENAME v TO w;

@@ -1,0 +1,4 @@
+BEGIN; ALTER TABLE t RENAME TO t_old; ALTER TABLE t_new RENAME TO t; COMMIT;
+INSERT INTO t VALUES (3, 'newer', 'x'); UPDATE t_old SET v = 'older';
+ALTER TABLE a RENAME TO b; INSERT INTO b VALUES (2, 'b');
+DROP TABLE again; CREATE TABLE again (id int PRIMARY KEY, w int); INSERT INTO again VALUES (7, 8);

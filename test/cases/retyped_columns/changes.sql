@@ -1,0 +1,11 @@
+ALTER TABLE wider ALTER v TYPE varchar(10), ALTER n TYPE numeric(12,2);
+INSERT INTO wider VALUES (2, 'abcdefghij', 1234567890.12, 'happy', NULL);
+ALTER TYPE mood ADD VALUE 'fine' BEFORE 'happy'; ALTER TYPE mood ADD VALUE 'great';
+UPDATE wider SET m = 'fine', ms = '{great}' WHERE id = 1;
+ALTER TABLE wider ALTER v TYPE text; INSERT INTO wider VALUES (3, repeat('x', 100), 0, 'great', '{}');
+UPDATE upper SET v = 'changed' WHERE id = 1;
+ALTER TABLE upper ALTER v TYPE text USING upper(v);
+ALTER TABLE rewritten ALTER v TYPE bigint USING v * 10; INSERT INTO rewritten VALUES (3, 3, 'c');
+ALTER TABLE again DROP v, ADD v text DEFAULT 'x'; UPDATE again SET v = 'y' WHERE id = 2;
+ALTER TABLE vacuumed ADD d text DEFAULT 'x';
+VACUUM FULL vacuumed;
