@@ -53,6 +53,8 @@ func TestWhatARunningMirrorTakesChangesHowTablesAreMirrored(t *testing.T) {
 		"mirror.schema_changes":               base + ", schema_changes: ignore",
 		"mirror.dropped_columns":              base + ", dropped_columns: drop",
 		"mirror.per_table.schema_changes":     own("schema_changes: pause"),
+		"mirror.on_bad_row":                   base + ", on_bad_row: quarantine",
+		"mirror.per_table.on_bad_row":         own("on_bad_row: quarantine"),
 		"mirror.per_table.destination.schema": own("destination: {schema: other}"),
 		"mirror.per_table.destination.table":  own("destination: {table: other}"),
 		"mirror.per_table.mode":               own("mode: history"),
