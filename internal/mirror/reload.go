@@ -76,6 +76,9 @@ func (s *session) settle(ctx context.Context) error {
 		s.mu.Lock()
 		p, changed := s.changes[t]
 		s.mu.Unlock()
+		if changed && p != nil {
+			t.quarantine.Take(p.quarantines())
+		}
 		if !changed || s.agrees(t, p) {
 			s.settled(t)
 			continue
