@@ -210,3 +210,21 @@ func TestChangeKeepsWhetherTheTableIsOurs(t *testing.T) {
 		t.Errorf("changed to %+v, want a table of ours", next)
 	}
 }
+
+func TestMergeTellsTextsApartThatTheTableTakesForEqual(t *testing.T) {
+	s := newSinkTest(t)
+	s.exec("CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT COLLATE NOCASE, big TEXT)", "INSERT INTO items VALUES (1, 'bob', 'A')")
+	s.into(connector.Target{Table: itemsTable(), Existing: connector.ReplaceExisting}, connectortest.Row{"1", "Bob", "A"})
+	s.holds("SELECT id, name, big FROM items", "1|Bob|A")
+}
+
+func TestKeysThatTheTableTakesForEqualAreDeletedOneByOne(t *testing.T) {
+	s := newSinkTest(t)
+	s.exec("CREATE TABLE words (word TEXT COLLATE NOCASE NOT NULL, n TEXT)", "CREATE UNIQUE INDEX u ON words (word COLLATE BINARY)")
+	table := tableOf(schema.Name{Schema: "public", Table: "words"}, connectortest.Text("word"), connectortest.Text("n"))
+	target := s.into(connector.Target{Table: table, Existing: connector.ReplaceExisting}, connectortest.Row{"a", "1"}, connectortest.Row{"A", "2"})
+	s.ok(s.one(target, true, connector.Delete, connectortest.Row{"a", connectortest.Unsent}))
+	s.holds("SELECT word, n FROM words", "A|2")
+	s.into(connector.Target{Table: table, Existing: connector.ReplaceExisting}, connectortest.Row{"a", "3"})
+	s.holds("SELECT word, n FROM words", "a|3")
+}

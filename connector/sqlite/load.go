@@ -90,7 +90,7 @@ func (l *layout) columnList() string {
 func (l *layout) match(n int) string {
 	parts := make([]string, len(l.key))
 	for i, k := range l.key {
-		parts[i] = l.columns[k].sql + " = " + param(n+i)
+		parts[i] = l.columns[k].sql + " COLLATE BINARY = " + param(n+i)
 	}
 	return strings.Join(parts, " AND ")
 }

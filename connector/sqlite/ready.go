@@ -165,9 +165,10 @@ func (w *writer) merge(t *connector.Target, adopted bool) error {
 	var names, sets, same, match []string
 	for _, c := range tableColumns(t) {
 		q := quoteIdent(c.name)
-		names, same = append(names, q), append(same, "d."+q+" IS c."+q)
+		// A table of somebody else may have columns that take texts for equal which differ.
+		names, same = append(names, q), append(same, "d."+q+" COLLATE BINARY IS c."+q)
 		if c.key {
-			match = append(match, "d."+q+" = c."+q)
+			match = append(match, "d."+q+" COLLATE BINARY = c."+q)
 		} else {
 			sets = append(sets, q+" = excluded."+q)
 		}
