@@ -194,7 +194,7 @@ type Claim struct {
 type Alteration struct {
 	Want        Target // as it would be passed to Plan; its Table is the new version
 	Missing     *Rows  // of the new version's Decoder: what the stored rows hold in new columns
-	DropColumns bool   // a column that the source dropped goes; else it stays, may be NULL, and gets NULL in new rows
+	DropColumns bool   // a column that the source dropped goes, but not from a table of others; else it stays, may be NULL, and gets NULL in new rows
 	Entries     map[string]string
 }
 

@@ -118,7 +118,7 @@ func (s *Sink) changeOnce(ctx context.Context, t, next *connector.Target, a *con
 	case len(found) == 0 || found[0][0] != fmt.Sprint(t.Copy) || found[0][1] == "0":
 		return errNeedsCopy
 	}
-	c := change{from: t, to: next, drop: a.DropColumns && !t.History}
+	c := change{from: t, to: next, drop: a.DropColumns && !t.History && t.Existing == connector.RefuseExisting}
 	if err := c.readStored(ctx, x, found[0][1]); err != nil {
 		return err
 	}

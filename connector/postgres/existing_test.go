@@ -73,11 +73,7 @@ func TestExistingRowsAreReplacedOrMerged(t *testing.T) {
 			const all = "SELECT id, a, b, extra FROM t ORDER BY 1"
 			wantRows(t, url, all, c.first)
 
-			want.Existing = connector.RefuseExisting // the table stays somebody else's making, also if the setting goes
-			if again := plan(t, s, want); again.Copy != 1 || again.Existing != connector.ReplaceExisting {
-				t.Errorf("planned again with copy %d and existing %s", again.Copy, again.Existing)
-			}
-			want.Existing = c.existing
+			refusedWith(t, s, connector.Target{Table: plain("t")}, "somebody else", "existing") // rows of others must not go because a setting did
 			target = stored(t, s, want, inserts("1|uno|∅")...)
 			wantRows(t, url, all, c.second)
 			wantRows(t, url, "SELECT 't'::regclass::oid, obj_description('t'::regclass), (SELECT count(*) FROM v)",

@@ -42,8 +42,10 @@ func (s *Sink) planInto(ctx context.Context, t *connector.Target, found destinat
 	switch {
 	case found.owned && found.copy > 0 && !found.foreign:
 		t.Existing = connector.RefuseExisting
+	case found.owned && found.copy > 0 && t.Existing == connector.RefuseExisting:
+		return sinkFault(connector.TableFault, "plan", t.Name, "set `existing` as it was: replace or merge",
+			"the table was made by somebody else, and it is not said what becomes of rows that are not the source's")
 	case found.owned && found.copy > 0:
-		t.Existing = max(t.Existing, connector.ReplaceExisting)
 		if err := s.fit(ctx, t, found.oid); err != nil {
 			return err
 		}

@@ -122,7 +122,7 @@ func (w *writer) change(t, next *connector.Target, a *connector.Alteration) erro
 		}
 	}
 	for i := range t.Columns {
-		if kept[i] || !a.DropColumns || t.History {
+		if kept[i] || !a.DropColumns || t.History || t.Existing != connector.RefuseExisting {
 			continue
 		}
 		if err := c.exec("DROP COLUMN " + quoteIdent(t.SinkNames[i])); err != nil {

@@ -93,11 +93,7 @@ func TestExistingRowsAreReplacedOrMerged(t *testing.T) {
 			const all = "SELECT id, name, big, extra FROM items ORDER BY id"
 			s.holds(all, c.first)
 
-			want.Existing = connector.RefuseExisting // the table stays somebody else's making, also if the setting goes
-			if again := s.plan(want.Table); again.Copy != 2 || again.Existing != connector.ReplaceExisting {
-				t.Errorf("planned again with copy %d and existing %s", again.Copy, again.Existing)
-			}
-			want.Existing = c.existing
+			s.refused(connector.Target{Table: itemsTable()}, "somebody else", "existing") // rows of others must not go because a setting did
 			target := s.into(want, connectortest.Row{"1", "uno", connectortest.Null})
 			s.holds(all, c.second)
 			s.holds("SELECT instr(sql, 'VARCHAR') > 0 FROM sqlite_schema WHERE name = 'items'", "1")

@@ -190,8 +190,10 @@ func (d *destination) plan(conn *sqlite.Conn, t *connector.Target) error {
 	case what != "":
 	case !d.exists || ours:
 		t.Existing = connector.RefuseExisting
+	case d.owned && d.copy > 0 && t.Existing == connector.RefuseExisting:
+		what = "the table was made by somebody else, and it is not said what becomes of rows that are not the source's"
+		fix = "set `existing` as it was: replace or merge"
 	case d.owned && d.copy > 0:
-		t.Existing = max(t.Existing, connector.ReplaceExisting)
 		if err := fit(conn, t); err != nil {
 			return err
 		}
