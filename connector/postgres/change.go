@@ -54,7 +54,10 @@ func (s *Sink) planChange(ctx context.Context, t *connector.Target, want connect
 	if err := s.planTypes(ctx, &next); err != nil {
 		return nil, err
 	}
-	next.Copy, next.UniqueBeyondKey, next.Notes = t.Copy, t.UniqueBeyondKey, t.Notes
+	next.Existing, next.Copy, next.UniqueBeyondKey, next.Notes = t.Existing, t.Copy, t.UniqueBeyondKey, t.Notes
+	if t.Existing != connector.RefuseExisting {
+		keepTypes(t, &next)
+	}
 	sameKey := slices.EqualFunc(keyNames(t), keyNames(&next), func(a, b string) bool {
 		return t.Table.Column(a) == t.Table.Same(&next.Table.Columns[next.Table.Column(b)])
 	})
@@ -62,6 +65,17 @@ func (s *Sink) planChange(ctx context.Context, t *connector.Target, want connect
 		return nil, nil
 	}
 	return &next, nil
+}
+
+// keepTypes leaves the columns of somebody else's table the types that they have, where these hold the new version's values.
+func keepTypes(t, next *connector.Target) {
+	for j, n := range next.Columns {
+		column := &next.Table.Columns[n]
+		i := slices.Index(t.Columns, t.Table.Same(column))
+		if i >= 0 && holds(t.SinkTypes[i], next.SinkTypes[j], column.Type.Kind) {
+			next.SinkTypes[j], next.Misfits[j] = t.SinkTypes[i], t.Misfits[i]
+		}
+	}
 }
 
 // prepareTypes makes the types and labels of the new version, in a transaction of their own: a label must be committed
@@ -116,6 +130,9 @@ func (s *Sink) changeOnce(ctx context.Context, t, next *connector.Target, a *con
 			if isState(err, "0A000", "22001", "22003", "22P02", "23502", "2BP01") { // a value or a dependent object is in the way
 				return errNeedsCopy
 			}
+			if t.Existing != connector.RefuseExisting && isState(err, "42501") { // we may not alter it: Plan says what is to be done
+				return errNeedsCopy
+			}
 			return err
 		}
 	}
@@ -149,7 +166,7 @@ type storedColumn struct {
 }
 
 func (c *change) readStored(ctx context.Context, x *tx, oid string) error {
-	rows, err := x.query(ctx, `SELECT attname, attnotnull, pg_catalog.pg_relation_size(attrelid) FROM pg_catalog.pg_attribute
+	rows, err := x.query(ctx, `SELECT attname, attnotnull, pg_catalog.pg_table_size(attrelid) FROM pg_catalog.pg_attribute
 		WHERE attrelid = `+oid+` AND attnum > 0 AND NOT attisdropped`)
 	c.stored = map[string]storedColumn{}
 	for _, r := range rows {
@@ -200,7 +217,9 @@ func (c *change) plan(ctx context.Context, x *tx, missing *connector.Rows) error
 			names = append(names, [2]string{from, to})
 		}
 	}
-	c.rename(names)
+	if err := c.rename(names); err != nil {
+		return err
+	}
 	for _, p := range both {
 		if err := c.retype(p.from, p.to); err != nil {
 			return err
@@ -243,7 +262,7 @@ func (c *change) leave(name string, generated bool) {
 }
 
 // rename gives columns their new names, by way of others where two exchange theirs.
-func (c *change) rename(names [][2]string) {
+func (c *change) rename(names [][2]string) error {
 	exchanged := slices.ContainsFunc(names, func(n [2]string) bool {
 		return slices.ContainsFunc(names, func(o [2]string) bool { return o[0] == n[1] })
 	})
@@ -255,9 +274,12 @@ func (c *change) rename(names [][2]string) {
 		}
 	}
 	for _, n := range names {
-		c.makeRoom(n[1])
+		if err := c.makeRoom(n[1]); err != nil {
+			return err
+		}
 		c.renameOne(n[0], n[1])
 	}
+	return nil
 }
 
 func (c *change) renameOne(from, to string) {
@@ -266,17 +288,21 @@ func (c *change) renameOne(from, to string) {
 	delete(c.stored, from)
 }
 
-// makeRoom renames a column that was kept and now has the name of another one.
-func (c *change) makeRoom(name string) {
+// makeRoom renames a column that was kept and now has the name of another one. In somebody else's table the column may be
+// theirs, and is left to Plan.
+func (c *change) makeRoom(name string) error {
 	if _, taken := c.stored[name]; !taken {
-		return
+		return nil
+	}
+	if c.from.Existing != connector.RefuseExisting {
+		return errNeedsCopy
 	}
 	for n := 1; ; n++ {
 		suffix := fmt.Sprintf("__dropped_%d", n)
 		kept := cutName(name, maxNameLength-len(suffix)) + suffix
 		if _, taken := c.stored[kept]; !taken {
 			c.renameOne(name, kept)
-			return
+			return nil
 		}
 	}
 }
@@ -300,7 +326,9 @@ func (c *change) retype(i, j int) error {
 	using := ""
 	if to.Generated == "" {
 		using = " USING " + name + "::" + c.to.SinkTypes[j]
-		if from.Type.Kind == schema.Text || from.Type.Kind == schema.Enum {
+		// Between types of text alone the server sees that no row changes, unless there is another cast on the way.
+		texts := isPlainText(c.from.SinkTypes[i]) && isPlainText(c.to.SinkTypes[j])
+		if (from.Type.Kind == schema.Text || from.Type.Kind == schema.Enum) && !texts {
 			using = " USING " + name + "::text::" + c.to.SinkTypes[j]
 		}
 	}
@@ -308,11 +336,17 @@ func (c *change) retype(i, j int) error {
 	return nil
 }
 
+func isPlainText(declared string) bool {
+	return declared == "text" || declared == "character varying" || strings.HasPrefix(declared, "character varying(") && strings.HasSuffix(declared, ")")
+}
+
 // add adds a column. What rows that are there hold in it the server keeps in the catalog alone, as the source did.
 func (c *change) add(ctx context.Context, x *tx, j int, missing *connector.Rows) error {
 	column := &c.to.Table.Columns[c.to.Columns[j]]
 	name, typ := c.to.SinkNames[j], c.to.SinkTypes[j]
-	c.makeRoom(name)
+	if err := c.makeRoom(name); err != nil {
+		return err
+	}
 	c.stored[name] = storedColumn{}
 	if column.Generated != "" {
 		c.alter("ADD COLUMN %s %s GENERATED ALWAYS AS (%s) STORED", quoteIdent(name), typ, column.Generated)

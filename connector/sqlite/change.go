@@ -57,7 +57,8 @@ func (s *Sink) Change(ctx context.Context, t *connector.Target, a connector.Alte
 // planChange returns the target of the new version, nil if that is stored in another place or under another key.
 func planChange(t *connector.Target, want connector.Target) *connector.Target {
 	next := want
-	next.Name, next.Copy, next.UniqueBeyondKey, next.Notes = destinationOf(want.Name), t.Copy, t.UniqueBeyondKey, t.Notes
+	next.Name, next.Existing, next.Copy = destinationOf(want.Name), t.Existing, t.Copy
+	next.UniqueBeyondKey, next.Notes = t.UniqueBeyondKey, t.Notes
 	next.Columns = storedColumns(&want)
 	if next.Name != t.Name || next.History != t.History || next.SoftDelete != t.SoftDelete || checkTarget(&next) != nil {
 		return nil
@@ -95,7 +96,7 @@ func (w *writer) change(t, next *connector.Target, a *connector.Alteration) erro
 	if !owned || ready != t.Copy || !there {
 		return errNeedsCopy
 	}
-	c := change{w: w, table: quoteIdent(t.Name.Table), stored: map[string]string{}}
+	c := change{w: w, table: quoteIdent(t.Name.Table), foreign: t.Existing != connector.RefuseExisting, stored: map[string]string{}}
 	columns, err := w.columnsOf(t.Name.Table)
 	if err != nil {
 		return err
@@ -145,9 +146,10 @@ func (w *writer) change(t, next *connector.Target, a *connector.Alteration) erro
 
 // change alters one table.
 type change struct {
-	w      *writer
-	table  string            // quoted
-	stored map[string]string // its columns, by folded name
+	w       *writer
+	table   string            // quoted
+	foreign bool              // somebody else has made it
+	stored  map[string]string // its columns, by folded name
 }
 
 // exec runs an ALTER TABLE. What hangs on the column (an index, a view, a trigger) may be in the way.
@@ -190,11 +192,15 @@ func (c *change) renameOne(from, to string) error {
 	return c.exec("RENAME COLUMN " + quoteIdent(from) + " TO " + quoteIdent(to))
 }
 
-// makeRoom renames a column that was kept and now has the name of another one.
+// makeRoom renames a column that was kept and now has the name of another one. In somebody else's table the column may be
+// theirs, and is left to Plan.
 func (c *change) makeRoom(name string) error {
 	taken := c.stored[foldName(name)]
 	if taken == "" {
 		return nil
+	}
+	if c.foreign {
+		return errNeedsCopy
 	}
 	for n := 1; ; n++ {
 		kept := fmt.Sprintf("%s__dropped_%d", taken, n)

@@ -184,3 +184,29 @@ func TestForeignKeysDoNotActOnTheMirrorsRows(t *testing.T) {
 	s.holds("SELECT id FROM child ORDER BY id", "1 2")
 	s.holds("SELECT id FROM items", "3")
 }
+
+func TestChangeRenamesNoColumnOfATableOfOthers(t *testing.T) {
+	s := newSinkTest(t)
+	s.exec("CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT, big TEXT, c TEXT)", "INSERT INTO items VALUES (1, 'x', 'x', 'theirs')")
+	from := s.into(connector.Target{Table: itemsTable(), Existing: connector.MergeExisting}, connectortest.Row{"1", "a", "A"})
+	to := itemsTable()
+	to.Columns = append(to.Columns, connectortest.Text("c"))
+	next, err := s.sink.Change(t.Context(), from, connector.Alteration{Want: connector.Target{Table: to, Name: to.Name, Existing: connector.MergeExisting}})
+	s.ok(err)
+	if next != nil {
+		t.Error("a column of that name was there, and the sink has altered the table")
+	}
+	s.holds("SELECT id, name, c FROM items", "1|a|theirs")
+}
+
+func TestChangeKeepsWhetherTheTableIsOurs(t *testing.T) {
+	s := newSinkTest(t)
+	from := s.into(connector.Target{Table: itemsTable(), Existing: connector.MergeExisting}, connectortest.Row{"1", "a", "A"})
+	to := itemsTable()
+	to.Columns = append(to.Columns, connectortest.Text("c"))
+	next, err := s.sink.Change(t.Context(), from, connector.Alteration{Want: connector.Target{Table: to, Name: to.Name, Existing: connector.MergeExisting}})
+	s.ok(err)
+	if next == nil || next.Existing != connector.RefuseExisting {
+		t.Errorf("changed to %+v, want a table of ours", next)
+	}
+}

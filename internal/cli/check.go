@@ -63,9 +63,9 @@ func printFindings(w io.Writer, c *mirror.Check, notes bool) {
 		if f.Table != "" {
 			where += ", table " + f.Table
 		}
-		fmt.Fprintf(w, "  %s: %s\n", where, f.What)
+		fmt.Fprintf(w, "  %s: %s\n", view.Safe(where), view.Safe(f.What))
 		if f.Fix != "" {
-			fmt.Fprintf(w, "      %s\n", f.Fix)
+			fmt.Fprintf(w, "      %s\n", view.Safe(f.Fix))
 		}
 	}
 }

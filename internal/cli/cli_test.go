@@ -153,6 +153,26 @@ Refused:
 	}
 }
 
+func TestNamesAndTextsFromOutsideDoNotReachTheTerminalAsTheyAre(t *testing.T) {
+	const evil = "a\x1b[2J\u202e"
+	name := schema.Name{Schema: "public", Table: evil}
+	var b bytes.Buffer
+	printPlan(&b, &mirror.Plan{Notes: []string{evil}, Unused: []string{evil}, Tables: []mirror.TablePlan{
+		{Table: name, Destination: name, Action: "refuse", Refused: evil},
+		{Table: name, Destination: name, Action: "copy", Notes: []string{evil}, Filter: evil},
+	}})
+	printFindings(&b, &mirror.Check{Findings: []mirror.Finding{{Side: "sink", Problem: connector.Problem{Table: evil, What: evil, Fix: evil}}}}, false)
+	printTeardown(&b, "m", []schema.Name{name})
+	printSide(&b, "sink", mirror.Side{Error: evil})
+	report(t.Context(), &b, errors.New("first\n"+evil))
+	if at := strings.IndexFunc(b.String(), func(r rune) bool { return r == '\x1b' || r == '\u202e' }); at >= 0 {
+		t.Errorf("in %q", b.String()[max(0, at-60):at+10])
+	}
+	if !strings.Contains(b.String(), "first\n") {
+		t.Error("an error's lines are not kept")
+	}
+}
+
 func TestPlanAsJSONKeepsItsKeys(t *testing.T) {
 	var b bytes.Buffer
 	if err := printPlanJSON(&b, &mirror.Plan{Tables: samplePlan().Tables[2:]}); err != nil {

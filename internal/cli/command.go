@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicehq/sluice"
+	"github.com/sluicehq/sluice/internal/view"
 )
 
 // give is a method of the library that has something done to tables.
@@ -57,7 +58,9 @@ func (a *app) commandWith(o *sluice.CommandOptions, name, short, long string, ru
 			if err != nil {
 				return err
 			}
-			o.Notify = func(r sluice.CommandResult) { fmt.Fprintf(a.stdout, "%s: %s\n", r.Table, r.Outcome) }
+			o.Notify = func(r sluice.CommandResult) {
+				fmt.Fprintf(a.stdout, "%s: %s\n", view.Safe(r.Table.String()), view.Safe(r.Outcome))
+			}
 			results, err := run(m, c.Context(), args[1:], *o)
 			for _, r := range results {
 				if r.Done && !r.Fulfilled && err == nil {

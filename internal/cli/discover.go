@@ -58,6 +58,6 @@ func printFound(w io.Writer, found []mirror.Found) {
 		fmt.Fprintln(w, "\nRefused:")
 	}
 	for _, f := range refused {
-		fmt.Fprintf(w, "  %s: %s\n", f.Table, f.Refused)
+		fmt.Fprintf(w, "  %s: %s\n", view.Safe(f.Table.String()), view.Safe(f.Refused))
 	}
 }

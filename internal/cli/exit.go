@@ -10,6 +10,7 @@ import (
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/internal/config"
 	"github.com/sluicehq/sluice/internal/state"
+	"github.com/sluicehq/sluice/internal/view"
 )
 
 // Exit codes.
@@ -38,7 +39,7 @@ func report(ctx context.Context, stderr io.Writer, err error) int {
 	if err == nil || errors.Is(err, errNotInOrder) {
 		return code
 	}
-	fmt.Fprintf(stderr, "sluice: %v\n", err)
+	fmt.Fprintf(stderr, "sluice: %s\n", view.SafeLines(err.Error()))
 	switch code {
 	case exitUsage:
 		if _, ok := errors.AsType[usageError](err); ok {

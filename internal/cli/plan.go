@@ -73,7 +73,7 @@ func printPlan(w io.Writer, p *mirror.Plan) {
 	}
 	overview.Print(w, "")
 	for _, note := range p.Notes {
-		fmt.Fprintf(w, "\nThe source: %s\n", note)
+		fmt.Fprintf(w, "\nThe source: %s\n", view.Safe(note))
 	}
 	printDifferences(w, p)
 	printFilters(w, p)
@@ -82,7 +82,7 @@ func printPlan(w io.Writer, p *mirror.Plan) {
 		fmt.Fprintln(w, "\nRefused:")
 	}
 	for _, t := range tablesTo(p, "refuse") {
-		fmt.Fprintf(w, "  %s: %s\n", t.Table, t.Refused)
+		fmt.Fprintf(w, "  %s: %s\n", view.Safe(t.Table.String()), view.Safe(t.Refused))
 	}
 }
 
@@ -105,7 +105,7 @@ func printNotes(w io.Writer, p *mirror.Plan) {
 	heading := "\nWorth knowing of the destinations:\n"
 	for _, t := range p.Tables {
 		for _, note := range t.Notes {
-			fmt.Fprintf(w, "%s  %s: %s\n", heading, t.Destination, note)
+			fmt.Fprintf(w, "%s  %s: %s\n", heading, view.Safe(t.Destination.String()), view.Safe(note))
 			heading = ""
 		}
 	}
@@ -115,7 +115,7 @@ func printFilters(w io.Writer, p *mirror.Plan) {
 	heading := "\nMirrored in part:\n"
 	for _, t := range p.Tables {
 		if t.Filter != "" {
-			fmt.Fprintf(w, "%s  %s: rows for which %s\n", heading, t.Table, t.Filter)
+			fmt.Fprintf(w, "%s  %s: rows for which %s\n", heading, view.Safe(t.Table.String()), view.Safe(t.Filter))
 			heading = ""
 		}
 	}
@@ -126,7 +126,7 @@ func printUnused(w io.Writer, p *mirror.Plan) {
 		fmt.Fprintln(w, "\nNot used:")
 	}
 	for _, what := range p.Unused {
-		fmt.Fprintf(w, "  %s\n", what)
+		fmt.Fprintf(w, "  %s\n", view.Safe(what))
 	}
 }
 

@@ -106,6 +106,6 @@ func printSummary(w io.Writer, s *mirror.Summary) {
 		}
 	}
 	for _, note := range s.Notes {
-		fmt.Fprintf(w, "\n%s\n", note)
+		fmt.Fprintf(w, "\n%s\n", view.Safe(note))
 	}
 }

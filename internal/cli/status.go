@@ -60,7 +60,7 @@ func printStatus(w io.Writer, s *mirror.Status) {
 		if s.TooMuchLog() {
 			more = ", more than retained_log.max, " + view.Size(s.RetainedMax)
 		}
-		fmt.Fprintf(w, "%s keeps %s of log at the source%s\n", s.Kept, view.Size(s.RetainedBytes), more)
+		fmt.Fprintf(w, "%s keeps %s of log at the source%s\n", view.Safe(s.Kept), view.Size(s.RetainedBytes), more)
 	}
 	if s.SpoolBytes > 0 {
 		fmt.Fprintf(w, "the spool holds %s\n", view.Size(s.SpoolBytes))
@@ -112,7 +112,7 @@ func printSide(w io.Writer, name string, side mirror.Side) {
 		fmt.Fprintf(w, "%s %s\n", name, side.State)
 		return
 	}
-	fmt.Fprintf(w, "%s %s: %s\n", name, side.State, side.Error)
+	fmt.Fprintf(w, "%s %s: %s\n", name, side.State, view.Safe(side.Error))
 }
 
 // copied shows how far a copy is, where its end can be guessed.

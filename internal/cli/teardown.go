@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicehq/sluice"
+	"github.com/sluicehq/sluice/internal/view"
 	"github.com/sluicehq/sluice/schema"
 )
 
@@ -44,6 +45,6 @@ func printTeardown(w io.Writer, name string, stay []schema.Name) {
 		fmt.Fprintln(w, "\nThese stay in the sink with their rows:")
 	}
 	for _, n := range stay {
-		fmt.Fprintf(w, "  %s\n", n)
+		fmt.Fprintf(w, "  %s\n", view.Safe(n.String()))
 	}
 }

@@ -240,7 +240,7 @@ func (s *session) alter(ctx context.Context, t *table, to *schema.Table, setting
 	defer missing.Release()
 	want := wanted(chosen, settings)
 	named := want
-	named.Name = t.planned.target.Name
+	named.Name, named.Existing = t.planned.target.Name, t.planned.target.Existing
 	at, entries := versionEntries(t, to, &named, settings)
 	next, err := s.sink.Change(ctx, t.planned.target, connector.Alteration{
 		Want: want, Missing: missing, DropColumns: settings.DropColumns, Entries: entries,

@@ -33,6 +33,15 @@ func Safe(s string) string {
 	return b.String()
 }
 
+// SafeLines is Safe for a text of several lines.
+func SafeLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = Safe(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
 // Width returns the columns that a safe text takes on a terminal. Where terminals do not agree on that it is the larger
 // number.
 func Width(s string) int {
