@@ -14,6 +14,9 @@ import (
 	"github.com/sluicehq/sluice/schema"
 )
 
+// Quarantined is a row that the sink does not hold as the source has it.
+type Quarantined = apply.Quarantined
+
 // NoRowError says that no row in quarantine has a key.
 type NoRowError struct{ Key string }
 
@@ -24,7 +27,7 @@ func (e *NoRowError) Error() string {
 
 // Quarantine returns the rows that the sink does not have as the source does because it refused them, of these tables, names
 // or patterns, or of all if there are none. It reads the sink, beside a run too, and changes nothing.
-func (m *Mirror) Quarantine(ctx context.Context, tables []string, log *slog.Logger) ([]apply.Quarantined, error) {
+func (m *Mirror) Quarantine(ctx context.Context, tables []string, log *slog.Logger) ([]Quarantined, error) {
 	store, err := state.OpenRead(ctx, m.file.State.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -47,7 +50,7 @@ func (m *Mirror) Quarantine(ctx context.Context, tables []string, log *slog.Logg
 	return m.quarantined(ctx, store, ids, log)
 }
 
-func (m *Mirror) quarantined(ctx context.Context, store *state.Store, ids []schema.ID, log *slog.Logger) ([]apply.Quarantined, error) {
+func (m *Mirror) quarantined(ctx context.Context, store *state.Store, ids []schema.ID, log *slog.Logger) ([]Quarantined, error) {
 	id, err := store.MirrorID(ctx)
 	if err != nil {
 		return nil, err
@@ -96,4 +99,4 @@ func (m *Mirror) rowsOf(ctx context.Context, key string) func(state.Table) ([]st
 }
 
 // ShownKey is the key of a row in quarantine for people: its values, in the order of the key.
-func ShownKey(q *apply.Quarantined) string { return strings.Join(q.Shown, ", ") }
+func ShownKey(q *Quarantined) string { return strings.Join(q.Shown, ", ") }

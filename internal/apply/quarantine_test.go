@@ -21,7 +21,6 @@ type quarantineWorld struct {
 	*overlapWorld
 	refuses int // of eight rows; 0: none
 	most    int // rows in quarantine at one time
-	moved   bool
 }
 
 func newQuarantineWorld(t *rapid.T, soft bool) *quarantineWorld {

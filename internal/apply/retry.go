@@ -36,7 +36,7 @@ func (t *Table) retry(ctx context.Context, rows []held) (refused int, err error)
 	}
 	b := &Batch{table: t, converges: true, again: true, next: t.at, held: t.quarantine.snapshot()}
 	if b.set.rows, err = t.readHeld(ctx, rows); err != nil {
-		return 0, t.fault("read rows in quarantine", nil, err)
+		return 0, err
 	}
 	none := b.set.rows.Values.NewSlice(0, 0)
 	b.rows = &connector.Rows{Table: b.set.rows.Table, Values: none}
@@ -69,7 +69,7 @@ func (t *Table) readHeld(ctx context.Context, rows []held) (*connector.Rows, err
 	table := t.target.Table
 	wanted, err := keyRecord(t.alloc, table, rows)
 	if err != nil {
-		return nil, err
+		return nil, t.fault("read rows in quarantine", nil, err)
 	}
 	defer wanted.Release()
 	columns, fields := make([]arrow.Array, len(table.Key)), make([]arrow.Field, len(table.Key))

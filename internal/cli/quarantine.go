@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicehq/sluice"
-	"github.com/sluicehq/sluice/internal/apply"
 	"github.com/sluicehq/sluice/internal/view"
 )
 
@@ -64,7 +63,7 @@ source sent them last, long ones cut. TABLE is a name or a pattern like public.*
 	return c
 }
 
-func printQuarantine(w io.Writer, rows []apply.Quarantined) {
+func printQuarantine(w io.Writer, rows []sluice.Quarantined) {
 	if len(rows) == 0 {
 		fmt.Fprintln(w, "No row is in quarantine.")
 		return
@@ -91,7 +90,7 @@ type quarantinedJSON struct {
 	Cut       bool               `json:"row_cut"` // values are shortened or left out for their size
 }
 
-func printQuarantineJSON(w io.Writer, rows []apply.Quarantined) error {
+func printQuarantineJSON(w io.Writer, rows []sluice.Quarantined) error {
 	out := make([]quarantinedJSON, len(rows))
 	for i, q := range rows {
 		out[i] = quarantinedJSON{

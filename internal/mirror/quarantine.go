@@ -59,7 +59,7 @@ func (s *session) quarantineFor(ctx context.Context, o *order, t *table) error {
 	case err == nil:
 		s.conclude(ctx, o, fulfilled, outcome)
 		return nil
-	case ofOneTable(err):
+	case ctx.Err() == nil && ofOneTable(err):
 		s.conclude(ctx, o, false, err.Error())
 		return nil
 	}
