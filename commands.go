@@ -20,6 +20,7 @@ import (
 
 // CommandOptions is how a command for tables is given.
 type CommandOptions struct {
+	Row     string              // of RetryQuarantined and DropQuarantined: the key of a row, as Quarantine shows it; "": all rows
 	NoWait  bool                // return when the running mirror has accepted it
 	Timeout time.Duration       // how long to wait at most; 0: no limit
 	Notify  func(CommandResult) // told of each table as soon as its result is there; may be nil
@@ -75,6 +76,13 @@ func (m *Mirror) Resync(ctx context.Context, tables []string, o CommandOptions) 
 // command records a command for each of the tables and waits for what the running mirror makes of it. The end of ctx ends
 // the waiting alone. While the mirror does not run it returns at once: the next start carries the commands out.
 func (m *Mirror) command(ctx context.Context, kind state.CommandKind, tables []string, o CommandOptions) ([]CommandResult, error) {
+	return m.commandFor(ctx, kind, tables, o, func(t state.Table) ([]string, error) { return []string{""}, nil })
+}
+
+// commandFor does so for rows of tables, which rows tells; "" stands for all of a table.
+func (m *Mirror) commandFor(
+	ctx context.Context, kind state.CommandKind, tables []string, o CommandOptions, rows func(state.Table) ([]string, error),
+) ([]CommandResult, error) {
 	store, err := state.OpenBeside(ctx, m.file.State.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &NoTableError{Pattern: strings.Join(tables, " "), NeverRun: true}
@@ -91,9 +99,18 @@ func (m *Mirror) command(ctx context.Context, kind state.CommandKind, tables []s
 	if err != nil {
 		return nil, err
 	}
-	commands := make([]state.Command, len(chosen))
-	for i, t := range chosen {
-		commands[i] = state.Command{Kind: kind, Table: t.ID, Name: t.Name, AskedAt: time.Now(), AskedBy: askedBy()}
+	var commands []state.Command
+	for _, t := range chosen {
+		rows, err := rows(t)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			commands = append(commands, state.Command{Kind: kind, Table: t.ID, Name: t.Name, Row: row, AskedAt: time.Now(), AskedBy: askedBy()})
+		}
+	}
+	if len(commands) == 0 {
+		return nil, nil
 	}
 	numbers, err := store.AddCommands(ctx, commands...)
 	if err != nil {
@@ -192,6 +209,12 @@ func askedBy() string {
 // lookEvery is how often a command that waits looks at the state.
 const lookEvery = 100 * time.Millisecond
 
+// doing is what carrying a command out does.
+var doing = map[state.CommandKind]string{
+	state.Pause: "pause it", state.Resume: "resume it", state.Resync: "resync it",
+	state.Retry: "try its rows in quarantine again", state.Drop: "drop its rows from quarantine",
+}
+
 // waiter waits for commands.
 type waiter struct {
 	store   *state.Store
@@ -220,7 +243,7 @@ func (w *waiter) wait(ctx context.Context) error {
 		}
 		if owner == nil {
 			for _, c := range pending {
-				w.add(CommandResult{Table: c.Name, Outcome: "recorded: the mirror does not run, its next start will " + string(w.kind) + " it"})
+				w.add(CommandResult{Table: c.Name, Outcome: "recorded: the mirror does not run, its next start will " + doing[w.kind]})
 			}
 			return nil
 		}

@@ -15,19 +15,19 @@ import (
 // Mirror.selector makes a selection.
 var taken = []string{
 	"mirror.tables.include", "mirror.tables.exclude", "mirror.destination.schema", "mirror.destination.table", "mirror.mode",
-	"mirror.deletes", "mirror.existing", "mirror.without_primary_key",
+	"mirror.deletes", "mirror.existing", "mirror.without_primary_key", "mirror.schema_changes", "mirror.dropped_columns",
+	"mirror.on_bad_row",
 	"mirror.per_table.destination.schema", "mirror.per_table.destination.table", "mirror.per_table.mode", "mirror.per_table.key",
 	"mirror.per_table.columns", "mirror.per_table.exclude_columns", "mirror.per_table.filter", "mirror.per_table.deletes",
-	"mirror.per_table.existing",
+	"mirror.per_table.existing", "mirror.per_table.schema_changes", "mirror.per_table.on_bad_row",
 }
 
 // fixed are the settings, or groups of them, that hold from the start of a run to its end.
 var fixed = []string{
 	"version", "name", "source", "sink", "state",
-	"mirror.tables.new_tables", "mirror.tables.discover_interval", "mirror.schema_changes", "mirror.dropped_columns",
-	"mirror.dropped_partitions", "mirror.on_unrepresentable", "mirror.on_bad_row", "mirror.on_gap", "mirror.on_table_error", "mirror.max_table_failures",
-	"mirror.retry_paused", "mirror.retained_log", "mirror.max_row_bytes", "mirror.snapshot", "mirror.apply", "mirror.spool",
-	"mirror.per_table.schema_changes", "mirror.per_table.on_bad_row", "mirror.per_table.on_unrepresentable",
+	"mirror.tables.new_tables", "mirror.tables.discover_interval", "mirror.dropped_partitions", "mirror.on_unrepresentable",
+	"mirror.on_gap", "mirror.on_table_error", "mirror.max_table_failures", "mirror.retry_paused", "mirror.retained_log",
+	"mirror.max_row_bytes", "mirror.snapshot", "mirror.apply", "mirror.spool", "mirror.per_table.on_unrepresentable",
 }
 
 // reloader reads the config file again while the mirror runs.

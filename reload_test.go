@@ -50,6 +50,11 @@ func TestWhatARunningMirrorTakesChangesHowTablesAreMirrored(t *testing.T) {
 		"mirror.deletes":                      base + ", deletes: soft",
 		"mirror.existing":                     base + ", existing: merge",
 		"mirror.without_primary_key":          base + ", without_primary_key: history",
+		"mirror.schema_changes":               base + ", schema_changes: ignore",
+		"mirror.dropped_columns":              base + ", dropped_columns: drop",
+		"mirror.per_table.schema_changes":     own("schema_changes: pause"),
+		"mirror.on_bad_row":                   base + ", on_bad_row: quarantine",
+		"mirror.per_table.on_bad_row":         own("on_bad_row: quarantine"),
 		"mirror.per_table.destination.schema": own("destination: {schema: other}"),
 		"mirror.per_table.destination.table":  own("destination: {table: other}"),
 		"mirror.per_table.mode":               own("mode: history"),
@@ -64,6 +69,10 @@ func TestWhatARunningMirrorTakesChangesHowTablesAreMirrored(t *testing.T) {
 		return load(t, "postgres://h/a", "postgres://h/b", "state: {path: /s}\nmirror: {spool: {path: /p}, "+block+"}\n")
 	}
 	is := with(base)
+	untried := map[string]bool{} // by field of what a selection says of a table
+	for f := range reflect.TypeFor[mirror.Settings]().Fields() {
+		untried[f.Name] = f.Name != "Where"
+	}
 	for _, key := range taken {
 		if changed[key] == "" {
 			t.Errorf("%s is not tried", key)
@@ -75,6 +84,17 @@ func TestWhatARunningMirrorTakesChangesHowTablesAreMirrored(t *testing.T) {
 		}
 		if reflect.DeepEqual(chosen(is), chosen(next)) {
 			t.Errorf("%s: no table is mirrored in another way", key)
+		}
+		before, after := reflect.ValueOf(chosen(is)["public.a"]), reflect.ValueOf(chosen(next)["public.a"])
+		for name := range untried {
+			if !reflect.DeepEqual(before.FieldByName(name).Interface(), after.FieldByName(name).Interface()) {
+				untried[name] = false
+			}
+		}
+	}
+	for name, is := range untried {
+		if is {
+			t.Errorf("no setting that is taken changes %s, which is taken all the same", name)
 		}
 	}
 	restart := with(base + ", on_gap: resync, apply: {batch_rows: 7}")

@@ -162,6 +162,7 @@ func (m *Mirror) selects(t *schema.Table) (mirror.Settings, bool) {
 		History:       history,
 		SoftDelete:    settings.DeletesOf(t.Name) == config.SoftDeletes && !keyless,
 		Existing:      existing[settings.ExistingOf(t.Name)],
+		Quarantine:    settings.OnBadRowOf(t.Name) == config.QuarantineBadRow,
 		SchemaChanges: schemaPolicies[settings.SchemaChangesOf(t.Name)], DropColumns: settings.DroppedColumns == config.DropColumns,
 		Key: own.Key, Columns: own.Columns, ExcludeColumns: own.ExcludeColumns, Filter: own.Filter, Where: own.Where,
 	}, true

@@ -7,7 +7,7 @@
 //
 // Series are few and bounded. Labels are mirror; table, the tables that are mirrored, paused or refused, not those that are
 // gone; phase and kind, of which there are seven and ten. A table has one series of each metric, so a mirror of 1,000
-// tables has some 10,000. Counters begin at zero with the process.
+// tables has some 11,000. Counters begin at zero with the process.
 package metrics
 
 import (
@@ -62,6 +62,7 @@ var (
 	descTableBytes   = describe("table_lag_bytes", "Log at the source from the table's oldest change on that is not durable in the sink. Absent while not known.", "table")
 	descLane         = describe("table_lane_bytes", "Changes of the table that wait, in memory and in the spool.", "table")
 	descFailures     = describe("table_failures", "Faults of the table in a row.", "table")
+	descQuarantined  = describe("table_quarantined_rows", "Rows of the table in quarantine: the sink does not have them as the source does.", "table")
 )
 
 var phases = []mirror.Phase{
@@ -72,7 +73,7 @@ var phases = []mirror.Phase{
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descUp, descTables, descLag, descLagBytes, descSpool, descRetained, descBatches, descDelays, descErrors, descPhase, descRowsCopied,
-		descBytesCopied, descChanges, descBytesApplied, descEstimate, descTableLag, descTableBytes, descLane, descFailures,
+		descBytesCopied, descChanges, descBytesApplied, descEstimate, descTableLag, descTableBytes, descLane, descFailures, descQuarantined,
 	} {
 		out <- d
 	}
@@ -129,6 +130,7 @@ func (o output) table(name string, t *mirror.TableStatus, n *mirror.TableCounts)
 	o.known(descTableBytes, t.LagBytes >= 0, float64(t.LagBytes), name)
 	o.gauge(descLane, float64(t.LaneBytes), name)
 	o.gauge(descFailures, float64(t.Failures), name)
+	o.gauge(descQuarantined, float64(t.Quarantined), name)
 }
 
 func (o output) gauge(d *prometheus.Desc, v float64, labels ...string) {

@@ -3,7 +3,9 @@ package connectortest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/sluicehq/sluice/connector"
@@ -47,18 +49,41 @@ type Faults struct {
 	OnStep func(step int)
 
 	mu      sync.Mutex
-	rules   []*faultRule
+	faults  []*Fault
+	cleared []string // those that Clear ended before they happened
 	counts  map[Call]int
 	steps   int
 	crashAt int
 	crashed bool
 }
 
-type faultRule struct {
-	call   Call
-	nth    int
-	kind   connector.Kind
-	action faultAction
+// Fault is one that a test has asked for. A test that never meets its fault proves nothing: see [Faults.Missed].
+type Fault struct {
+	faults   *Faults
+	calls    []Call
+	nth      int  // 0: every
+	later    bool // each call after the nth too
+	kind     connector.Kind
+	action   faultAction
+	happened int
+}
+
+// Happened returns how many calls the fault has met.
+func (r *Fault) Happened() int {
+	r.faults.mu.Lock()
+	defer r.faults.mu.Unlock()
+	return r.happened
+}
+
+// meets reports whether the fault is one of the nth call.
+func (r *Fault) meets(nth int) bool { return r.nth == 0 || nth == r.nth || r.later && nth > r.nth }
+
+// text names the fault. The caller holds faults.mu.
+func (r *Fault) text() string {
+	if r.nth == 0 {
+		return fmt.Sprintf("every call of %q", r.calls)
+	}
+	return fmt.Sprintf("call %d of %q, of which there were %d", r.nth, r.calls, r.faults.counts[r.calls[0]])
 }
 
 type faultAction uint8
@@ -70,21 +95,52 @@ const (
 )
 
 // Refuse makes the nth call from now, counted from 1, return an error of this Kind and do nothing; nth 0 means every call.
-func (f *Faults) Refuse(call Call, nth int, kind connector.Kind) { f.add(call, nth, kind, refuse) }
+func (f *Faults) Refuse(call Call, nth int, kind connector.Kind) *Fault {
+	return f.add(&Fault{calls: []Call{call}, nth: nth, kind: kind, action: refuse})
+}
+
+// RefuseAll makes every one of these calls return an error of this Kind and do nothing: a side is away.
+func (f *Faults) RefuseAll(kind connector.Kind, calls ...Call) *Fault {
+	return f.add(&Fault{calls: calls, kind: kind, action: refuse})
+}
 
 // LoseAnswer makes the nth call from now take effect and return an error all the same.
-func (f *Faults) LoseAnswer(call Call, nth int, kind connector.Kind) {
-	f.add(call, nth, kind, loseAnswer)
+func (f *Faults) LoseAnswer(call Call, nth int, kind connector.Kind) *Fault {
+	return f.add(&Fault{calls: []Call{call}, nth: nth, kind: kind, action: loseAnswer})
 }
 
 // Hang makes the nth call from now wait for the end of its context and do nothing.
-func (f *Faults) Hang(call Call, nth int) { f.add(call, nth, connector.Unavailable, hang) }
+func (f *Faults) Hang(call Call, nth int) *Fault {
+	return f.add(&Fault{calls: []Call{call}, nth: nth, kind: connector.Unavailable, action: hang})
+}
+
+// HangFrom makes the nth call from now and each later one wait for the end of its context and do nothing.
+func (f *Faults) HangFrom(call Call, nth int) *Fault {
+	return f.add(&Fault{calls: []Call{call}, nth: nth, later: true, kind: connector.Unavailable, action: hang})
+}
 
 // Clear ends all faults but a crash.
 func (f *Faults) Clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.rules = nil
+	f.cleared = append(f.cleared, f.missed()...)
+	f.faults = nil
+}
+
+// Missed returns the faults that were asked for and have met no call.
+func (f *Faults) Missed() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Concat(f.cleared, f.missed())
+}
+
+func (f *Faults) missed() (texts []string) {
+	for _, r := range f.faults {
+		if r.happened == 0 {
+			texts = append(texts, r.text())
+		}
+	}
+	return texts
 }
 
 // CrashAt ends the process, as far as its connectors can tell, at a step counted from 1 over all calls: the step fails
@@ -117,13 +173,15 @@ func (f *Faults) Count(call Call) int {
 	return f.counts[call]
 }
 
-func (f *Faults) add(call Call, nth int, kind connector.Kind, action faultAction) {
+func (f *Faults) add(r *Fault) *Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if nth > 0 {
-		nth += f.counts[call]
+	r.faults = f
+	if r.nth > 0 {
+		r.nth += f.counts[r.calls[0]]
 	}
-	f.rules = append(f.rules, &faultRule{call: call, nth: nth, kind: kind, action: action})
+	f.faults = append(f.faults, r)
+	return r
 }
 
 // Step counts one step and reports a crash. Tests call it for what else lives and dies with the process.
@@ -144,16 +202,17 @@ func (f *Faults) Step() error {
 	return nil
 }
 
-// count counts a call and returns the rule that meets it, if any.
-func (f *Faults) count(call Call) *faultRule {
+// count counts a call and returns the fault that meets it, if any.
+func (f *Faults) count(call Call) *Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.counts == nil {
 		f.counts = make(map[Call]int)
 	}
 	f.counts[call]++
-	for _, r := range f.rules {
-		if r.call == call && (r.nth == 0 || r.nth == f.counts[call]) {
+	for _, r := range f.faults {
+		if slices.Contains(r.calls, call) && r.meets(f.counts[call]) {
+			r.happened++
 			return r
 		}
 	}
@@ -166,24 +225,24 @@ func guard[T any](ctx context.Context, f *Faults, system string, call Call, do f
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
-	rule := f.count(call)
+	fault := f.count(call)
 	if err := f.Step(); err != nil {
 		return none, err
 	}
-	if rule != nil && rule.action == hang {
+	if fault != nil && fault.action == hang {
 		<-ctx.Done()
 		return none, ctx.Err()
 	}
-	if rule != nil && rule.action == refuse {
-		return none, rule.err(system, "refused before it began")
+	if fault != nil && fault.action == refuse {
+		return none, fault.err(system, call, "refused before it began")
 	}
 	v, err := do()
 	if err != nil {
 		return none, err
 	}
 	err = f.Step()
-	if err == nil && rule != nil {
-		err = rule.err(system, "connection lost before the answer")
+	if err == nil && fault != nil {
+		err = fault.err(system, call, "connection lost before the answer")
 	}
 	if err != nil {
 		giveBack(v)
@@ -192,8 +251,8 @@ func guard[T any](ctx context.Context, f *Faults, system string, call Call, do f
 	return v, nil
 }
 
-func (r *faultRule) err(system, what string) error {
-	return &connector.Error{Kind: r.kind, System: system, Op: string(r.call), Err: errors.New(what)}
+func (r *Fault) err(system string, call Call, what string) error {
+	return &connector.Error{Kind: r.kind, System: system, Op: string(call), Err: errors.New(what)}
 }
 
 func giveBack[T any](v T) {

@@ -51,7 +51,7 @@ func (tx *memoryTx) Load(ctx context.Context, t *connector.Target, r *connector.
 		l := load{name: t.Name, copy: t.Copy}
 		for i := range r.Len() {
 			row := storedRow(t, RowAt(r, i))
-			if err := tx.sink.refuse(t, row, i, false); err != nil {
+			if err := tx.sink.refuse(t, row, i, true); err != nil {
 				return err
 			}
 			l.rows = append(l.rows, row)

@@ -562,7 +562,7 @@ func checkViewLost(c *sourceCheck) {
 		_, err := c.readChunk(snap, ch, -1)
 		c.kind(err, connector.ViewLost, "read a chunk of a table that was truncated since")
 	}
-	if now := c.snapshot(t); now.Layout() == snap.Layout() {
+	if now := c.snapshot(c.table(t.Name)); now.Layout() == snap.Layout() {
 		c.Errorf("the layout is %q before and after the table was truncated", now.Layout())
 	}
 }

@@ -150,10 +150,10 @@ func (c *sourceCheck) checkPublications(context.Context) error {
 		case p.exists && !p.ours:
 			c.fault(nil, drop, "publication %q exists and was not made by this mirror", p.name)
 		case p.exists && !p.intact(i):
-			c.fault(nil, "copy all tables anew: set `on_gap: resync`, or `sluice teardown` and run again",
+			c.fault(nil, hintNewCopies,
 				"publication %q was altered and does not publish what it was made for, so changes are missing", p.name)
 		case !p.exists && c.pubs.anyOurs():
-			c.fault(nil, "copy all tables anew: set `on_gap: resync`, or `sluice teardown` and run again",
+			c.fault(nil, hintNewCopies,
 				"publication %q was dropped, so changes are missing", p.name)
 		}
 	}
@@ -174,7 +174,7 @@ func (c *sourceCheck) checkSlot(ctx context.Context) error {
 	s := c.slot
 	if s == nil {
 		if c.pubs.anyOurs() {
-			c.fault(nil, "copy all tables anew: set `on_gap: resync`, or `sluice teardown` and run again",
+			c.fault(nil, hintNewCopies,
 				"replication slot %q was dropped, so changes are missing", c.source.slotName())
 		}
 		return nil
@@ -186,7 +186,7 @@ func (c *sourceCheck) checkSlot(ctx context.Context) error {
 			"replication slot %q (%s, plugin %q, database %q) exists and was not made by this mirror", s.name, s.kind, s.plugin, s.database)
 		return nil
 	case s.lost != "":
-		c.fault(nil, "copy all tables anew: set `on_gap: resync`, or `sluice teardown` and run again",
+		c.fault(nil, hintNewCopies,
 			"replication slot %q is invalid: %s", s.name, s.lost)
 		return nil
 	case s.pid != 0 && !c.source.isOurs(s.application):

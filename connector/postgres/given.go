@@ -69,7 +69,7 @@ func (s *Source) goneText() string {
 }
 
 func (s *Source) goneHint() string {
-	return "CREATE PUBLICATION " + quoteIdent(s.config.Publication) + " FOR TABLE ..., then copy all tables anew: set `on_gap: resync`, or `sluice teardown` and run again"
+	return "CREATE PUBLICATION " + quoteIdent(s.config.Publication) + " FOR TABLE ...; then " + hintNewCopies
 }
 
 // coverageQuery is membershipQuery for a publication that was given, which may hold a table also by its schema (15 and

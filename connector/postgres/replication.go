@@ -320,6 +320,8 @@ func streamError(err error, op string) error {
 const (
 	hintGap = "the change log is not complete any more: a new copy is needed, which `on_gap: resync` makes by itself " +
 		"and `sluice resync` by hand"
+	hintNewCopies = "a run makes a new slot, and its tables wait for `sluice resync`, or are copied at once with `on_gap: resync`"
+
 	hintPublicationLost = "decoding reads the catalog as it was at that point of the log, so a publication that is made " +
 		"(again) later does not help: a new slot and a new copy are needed, which `on_gap: resync` makes by itself and " +
 		"`sluice resync` by hand"

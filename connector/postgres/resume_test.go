@@ -211,7 +211,7 @@ func TestCopyOfManySnapshotsIsEqualAfterRowsMoved(t *testing.T) {
 	}
 }
 
-func TestTableThatIsRewrittenBetweenTwoChunksIsCopiedAnew(t *testing.T) {
+func TestTableThatIsAlteredBetweenTwoChunksIsCopiedAnewOrFollowed(t *testing.T) {
 	for name, sql := range map[string][]string{
 		"alter type":  {"ALTER TABLE t ALTER v TYPE text USING upper(v)"},
 		"truncate":    {"TRUNCATE t", "INSERT INTO t VALUES (1, 'after', 'b'), (500, 'after', 'b')"},
@@ -231,8 +231,12 @@ func TestTableThatIsRewrittenBetweenTwoChunksIsCopiedAnew(t *testing.T) {
 				}
 				j.mustRun()
 				j.mustBeEqual()
-				if n := j.events("copying"); n != 2 {
-					t.Errorf("the copy began %d times, want twice", n)
+				want := 2
+				if name == "add column" && age == 0 {
+					want = 1 // the view is good still, and the column is added behind the copy
+				}
+				if n := j.events("copying"); n != want {
+					t.Errorf("the copy began %d times, want %d", n, want)
 				}
 			})
 		}

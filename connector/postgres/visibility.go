@@ -130,7 +130,8 @@ func (s *Source) Contains(token string, c connector.Commit) (bool, error) {
 		return false, containsError(connector.Internal, c.Position, err)
 	}
 	if p.system != v.system {
-		return false, containsError(connector.Gap, c.Position, fmt.Errorf("the snapshot was taken on the server with system identifier %d", v.system))
+		err := fmt.Errorf("the snapshot was taken on the server with system identifier %d", v.system)
+		return false, containsError(connector.Gap, c.Position, &connector.OtherHistoryError{Err: err})
 	}
 	return p.lsn <= v.insert && v.sees(uint32(c.Tag)), nil
 }

@@ -25,6 +25,9 @@ type Table struct {
 	keep    *filter.Filter // nil: every row is mirrored
 	source  rereader       // of a table that converges, or may come to
 	reread  int64          // rows, since Reread was called last
+
+	quarantine *Quarantine
+	careful    int // batches that are to be small, see carefulRows
 }
 
 // NewTable returns a Table of the rows that keep takes, of all if it is nil, that goes on from the checkpoint at. from is
@@ -39,11 +42,10 @@ func NewTable(
 	}
 	t := &Table{
 		id: target.Table.ID, target: target, keep: keep, sink: sink, log: log, alloc: alloc, decoder: decoder, reads: target.Table, at: at,
+		quarantine: NewQuarantine(target.Table.ID, false),
 	}
 	t.skip = skipper{log: log, at: &t.at}
-	if at.Overlap != "" || keep != nil {
-		t.source, _ = log.(rereader)
-	}
+	t.source, _ = log.(rereader)
 	if at.Overlap != "" && t.source == nil {
 		return nil, t.fault("go on behind its copy", nil, errNoFinder)
 	}
@@ -55,6 +57,17 @@ func NewTable(
 		t.skip.meet = order < 0
 	}
 	return t, nil
+}
+
+// UseQuarantine has the table know which of its rows are in quarantine, before it applies anything.
+func (t *Table) UseQuarantine(q *Quarantine) { t.quarantine = q }
+
+// MostRows returns how many rows the next batch may have at most, given how many it may have otherwise.
+func (t *Table) MostRows(rows int) int {
+	if t.careful > 0 {
+		return min(rows, carefulRows)
+	}
+	return rows
 }
 
 // Has reports whether the destination accounts for what c, a commit of this table's log, did before its row message

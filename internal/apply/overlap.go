@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -118,6 +119,7 @@ func (b *Batch) readWhole(ctx context.Context, c *completion, wanted []int32) er
 	if b.next.Overlap, err = t.later(b.next.Overlap, head[t.at.Part]); err != nil {
 		return err
 	}
+	c.gone = b.next.Time
 	whole, err := c.result(ctx, t.alloc)
 	if err != nil {
 		return t.fault("complete changes", b.rows.Commits, err)
@@ -168,6 +170,7 @@ type completion struct {
 	keys  keyEncoder
 	found []*connector.Rows
 	at    map[int32]int32 // by row of the batch, its place in found, counted through; -1: not there
+	gone  time.Time       // with soft deletes, when a row that is not there counts as deleted
 }
 
 // wanted returns the rows that are to be read.
@@ -243,6 +246,13 @@ func (c *completion) result(ctx context.Context, alloc memory.Allocator) (*conne
 			if n < 0 {
 				op = connector.Delete
 			}
+		}
+		if c.rows.Deleted != nil {
+			at := c.rows.Deleted[i]
+			if op == connector.Delete && at.IsZero() {
+				at = c.gone
+			}
+			out.Deleted = append(out.Deleted, at)
 		}
 		from, out.Ops = append(from, int32(i)), append(out.Ops, op)
 	}

@@ -41,7 +41,11 @@ settings that were changed, and ends a pause.`, (*sluice.Mirror).Resync)
 }
 
 func (a *app) tableCommand(name, short, long string, run give) *cobra.Command {
-	var o sluice.CommandOptions
+	return a.commandWith(new(sluice.CommandOptions), name, short, long, run)
+}
+
+// commandWith is tableCommand with options of which flags of the caller's own may set more.
+func (a *app) commandWith(o *sluice.CommandOptions, name, short, long string, run give) *cobra.Command {
 	c := &cobra.Command{
 		Use:               name + " FILE TABLE...",
 		Short:             short,
@@ -54,7 +58,7 @@ func (a *app) tableCommand(name, short, long string, run give) *cobra.Command {
 				return err
 			}
 			o.Notify = func(r sluice.CommandResult) { fmt.Fprintf(a.stdout, "%s: %s\n", r.Table, r.Outcome) }
-			results, err := run(m, c.Context(), args[1:], o)
+			results, err := run(m, c.Context(), args[1:], *o)
 			for _, r := range results {
 				if r.Done && !r.Fulfilled && err == nil {
 					err = errNotInOrder

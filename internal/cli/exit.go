@@ -56,7 +56,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitDone
 	case errors.Is(err, errNotInOrder), errors.Is(err, sluice.ErrTimeout):
 		return exitNotInOrder
-	case isA[usageError](err) || isA[*config.Error](err) || isA[fileError](err) || isA[*sluice.NoTableError](err):
+	case isA[usageError](err) || isA[*config.Error](err) || isA[fileError](err) || isA[*sluice.NoTableError](err) || isA[*sluice.NoRowError](err):
 		return exitUsage
 	case isA[*state.LockedError](err) || isA[*state.Error](err):
 		return exitUnusable

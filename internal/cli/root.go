@@ -69,7 +69,7 @@ wrong; 3 the source, the sink or the state cannot be used; 4 a bug in sluice; 13
 	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "info", "least level that is logged: debug, info, warn or error")
 	root.AddCommand(a.checkCommand(), a.statusCommand(), a.eventsCommand(), a.discoverCommand(), a.teardownCommand())
 	root.AddCommand(a.runCommand(), a.planCommand(), a.validateCommand(), a.schemaCommand(), a.initCommand(), a.versionCommand())
-	root.AddCommand(a.pauseCommand(), a.resumeCommand(), a.resyncCommand())
+	root.AddCommand(a.pauseCommand(), a.resumeCommand(), a.resyncCommand(), a.quarantineCommand())
 	return root
 }
 

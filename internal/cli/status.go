@@ -73,19 +73,27 @@ func printStatus(w io.Writer, s *mirror.Status) {
 		fmt.Fprintf(w, "lag %s\n", view.Lag(s.Lag))
 	}
 	fmt.Fprintln(w)
-	t := view.NewGrid("TABLE", "DESTINATION", "PHASE", "SINCE", "ROWS COPIED", "CHANGES APPLIED", "LAG", "LOG BEHIND", "WAITING")
+	t := view.NewGrid("TABLE", "DESTINATION", "PHASE", "SINCE", "ROWS COPIED", "CHANGES APPLIED", "LAG", "LOG BEHIND", "WAITING", "QUARANTINED")
 	for _, table := range s.Tables {
 		behind := ""
 		if table.Lag >= 0 {
 			behind = view.Size(table.LagBytes)
 		}
 		t.Add(table.Name.String(), table.Destination.String(), table.Phase, table.Since.Local().Format(time.DateTime), copied(table),
-			view.Count(table.ChangesApplied), view.Lag(table.Lag), behind, view.Waiting(&table))
+			view.Count(table.ChangesApplied), view.Lag(table.Lag), behind, view.Waiting(&table), quarantined(&table))
 	}
 	t.Print(w, "")
 	for _, table := range s.Tables {
 		printReason(w, table)
 	}
+}
+
+// quarantined shows how many rows are in quarantine, if there are any.
+func quarantined(t *mirror.TableStatus) string {
+	if t.Quarantined == 0 {
+		return ""
+	}
+	return view.Count(int64(t.Quarantined))
 }
 
 func runs(s *mirror.Status) string {
@@ -187,7 +195,7 @@ func statusToJSON(s *mirror.Status) statusJSON {
 			Reason: t.Reason, Remedy: t.Remedy, PausedBy: t.PausedBy, RetryAt: known(t.RetryAt, !t.RetryAt.IsZero()), RowsCopied: t.RowsCopied, RowsReread: t.RowsReread,
 			RowsEstimated: known(t.RowsEstimated, t.RowsEstimated >= 0), ChangesApplied: t.ChangesApplied, LagSeconds: seconds(t.Lag),
 			LagBytes: known(t.LagBytes, t.LagBytes >= 0), LaneBytes: t.LaneBytes, Failures: t.Failures, LastError: t.LastError,
-			PolicyHits: map[string]int64{},
+			Quarantined: int64(t.Quarantined), PolicyHits: map[string]int64{},
 		})
 	}
 	return out

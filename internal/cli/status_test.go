@@ -24,7 +24,7 @@ func sampleStatus() *mirror.Status {
 	orders, items, bare := table("orders", mirror.Copying), table("items", mirror.Paused), table("bare", mirror.Refused)
 	orders.RowsCopied = 1000
 	orders.Reason = "process 7 holds it"
-	items.Progress = state.Progress{RowsCopied: 5, RowsReread: 3, ChangesApplied: 12345, LaneBytes: 9, Failures: 3, LastError: "row refused"}
+	items.Progress = state.Progress{RowsCopied: 5, RowsReread: 3, ChangesApplied: 12345, LaneBytes: 9, Failures: 3, Quarantined: 4, LastError: "row refused"}
 	items.Reason, items.Remedy, items.RetryAt, items.PausedBy = "row refused", "widen the column", at.Add(time.Minute), "fault"
 	bare.Reason, bare.RowsEstimated = "it has no key; ALTER TABLE ...", -1
 	return &mirror.Status{
@@ -48,9 +48,9 @@ replication slot "sluice_shop" keeps 3.0 MiB of log at the source
 3 tables: 1 paused, 1 refused, 1 copying
 lag 1m30s
 
-TABLE          DESTINATION    PHASE    SINCE                ROWS COPIED           CHANGES APPLIED  LAG    LOG BEHIND  WAITING
+TABLE          DESTINATION    PHASE    SINCE                ROWS COPIED           CHANGES APPLIED  LAG    LOG BEHIND  WAITING  QUARANTINED
 public.orders  public.orders  copying  2026-01-02 03:04:05  1,000 of about 2,000  0                0.0s   ?
-public.items   public.items   paused   2026-01-02 03:04:05  5                     12,345           1m30s  2.0 KiB     9 B
+public.items   public.items   paused   2026-01-02 03:04:05  5                     12,345           1m30s  2.0 KiB     9 B      4
 public.bare    public.bare    refused  2026-01-02 03:04:05  0                     0
 
 public.orders waits to be copied: process 7 holds it
@@ -78,7 +78,7 @@ func TestStatusAsJSONKeepsItsKeys(t *testing.T) {
 		"retained_log_bytes":3145728,"source":{"state":"reachable","error":""},"sink":{"state":"unreachable","error":"no answer within 5s"},
 		"tables":[{"table":"public.items","destination":"public.items","phase":"paused","since":null,"reason":"row refused",
 		"remedy":"widen the column","paused_by":"fault","retry_at":null,"rows_copied":5,"rows_reread":3,"rows_estimated":2000,"changes_applied":12345,
-		"lag_seconds":90,"lag_bytes":2048,"lane_bytes":9,"failures":3,"last_error":"row refused","quarantined":0,"policy_hits":{}}]}`
+		"lag_seconds":90,"lag_bytes":2048,"lane_bytes":9,"failures":3,"last_error":"row refused","quarantined":4,"policy_hits":{}}]}`
 	squeeze := strings.NewReplacer("\n", "", "\t", "", `": `, `":`, "  ", "")
 	if diff := cmp.Diff(squeeze.Replace(want), squeeze.Replace(b.String())); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -63,6 +63,8 @@ type (
 	Keyless string
 	// OnGap is what happens to a table whose changes are gone from the log.
 	OnGap string
+	// OnBadRow is what happens to a row that the sink refuses.
+	OnBadRow string
 	// SchemaChanges is what happens when a table's columns change.
 	SchemaChanges string
 	// DroppedColumns is what happens in the sink to a column that was dropped.
@@ -92,6 +94,9 @@ const (
 	PauseOnGap  OnGap = "pause"
 	ResyncOnGap OnGap = "resync"
 
+	PauseOnBadRow    OnBadRow = "pause"
+	QuarantineBadRow OnBadRow = "quarantine"
+
 	FollowSchema SchemaChanges = "follow" // alter the destination, or copy the table anew
 	PauseSchema  SchemaChanges = "pause"
 	IgnoreSchema SchemaChanges = "ignore" // go on with the columns known
@@ -115,7 +120,7 @@ type Mirror struct {
 	DroppedColumns    DroppedColumns `yaml:"dropped_columns" enum:"keep|drop" doc:"What happens in the sink to a column that was dropped."`
 	DroppedPartitions string         `yaml:"dropped_partitions" enum:"keep|delete" later:"delete" doc:"What happens in the sink to the rows of a partition that was dropped, detached or truncated at the source."`
 	OnUnrepresentable string         `yaml:"on_unrepresentable" enum:"error|null|clamp|text|quarantine" later:"null|clamp|text|quarantine" doc:"What happens to a value that the sink cannot hold."`
-	OnBadRow          string         `yaml:"on_bad_row" enum:"pause|quarantine" later:"quarantine" doc:"What happens to a row that the sink refuses."`
+	OnBadRow          OnBadRow       `yaml:"on_bad_row" enum:"pause|quarantine" doc:"What happens to a row that the sink refuses: its table waits for a person, or the row goes into quarantine and the table goes on."`
 	OnGap             OnGap          `yaml:"on_gap" enum:"pause|resync" doc:"What happens to a table whose changes are gone from the log: it waits for a person, or is copied again."`
 	OnTableError      OnTableError   `yaml:"on_table_error" enum:"pause|fail" doc:"What happens when a table cannot go on: it alone pauses, or the run ends."`
 	MaxTableFailures  int            `yaml:"max_table_failures" min:"1" max:"1000" doc:"Failures in a row after which a table is paused."`
@@ -189,7 +194,7 @@ type PerTable struct {
 	Deletes           Deletes          `yaml:"deletes" enum:"hard|soft" doc:"Whether a deleted row of the table goes, or stays with the time of its deletion."`
 	Existing          Existing         `yaml:"existing" enum:"refuse|replace|merge" doc:"What happens to the table's destination if somebody else has made it and it holds rows."`
 	SchemaChanges     SchemaChanges    `yaml:"schema_changes" enum:"follow|pause|ignore" doc:"What happens when the table's columns change."`
-	OnBadRow          string           `yaml:"on_bad_row" enum:"pause|quarantine" later:"quarantine" doc:"What happens to a row that the sink refuses."`
+	OnBadRow          OnBadRow         `yaml:"on_bad_row" enum:"pause|quarantine" doc:"What happens to a row that the sink refuses: its table waits for a person, or the row goes into quarantine and the table goes on."`
 	OnUnrepresentable string           `yaml:"on_unrepresentable" enum:"error|null|clamp|text|quarantine" later:"null|clamp|text|quarantine" doc:"What happens to a value that the sink cannot hold."`
 
 	Where map[string]string // by key: file, line and column of its value, for what only the source can refuse
@@ -218,7 +223,7 @@ func newMirror() *Mirror {
 		DroppedColumns:    "keep",
 		DroppedPartitions: "keep",
 		OnUnrepresentable: "error",
-		OnBadRow:          "pause",
+		OnBadRow:          PauseOnBadRow,
 		OnGap:             PauseOnGap,
 		OnTableError:      PauseOnError,
 		MaxTableFailures:  3,
@@ -326,6 +331,14 @@ func (m *Mirror) ExistingOf(n schema.Name) Existing {
 		return existing
 	}
 	return m.Existing
+}
+
+// OnBadRowOf returns what happens to a row of a table that the sink refuses.
+func (m *Mirror) OnBadRowOf(n schema.Name) OnBadRow {
+	if own := m.ForTable(n).OnBadRow; own != "" {
+		return own
+	}
+	return m.OnBadRow
 }
 
 // DestinationOf returns where a table goes. Its Schema is "" if the template gives that (a source without schemas): the

@@ -72,7 +72,7 @@ func TestSchemaRefusesWhatTheLoaderRefuses(t *testing.T) {
 		"source's key":      "version: 1\nname: shop\nsource: {type: plain, url: a}\nsink: {type: plain, url: b, slot: s}\nmirror: {}",
 		"no sink of a type": "version: 1\nname: shop\nsource: {type: plain, url: a}\nsink: {type: reader, url: b}\nmirror: {}",
 		"enum":              head + "mirror: {mode: x}",
-		"not available":     head + "mirror: {on_bad_row: quarantine}",
+		"not available":     head + "mirror: {dropped_partitions: delete}",
 		"limit":             head + "mirror: {snapshot: {concurrency: 65}}",
 		"time span":         head + "mirror: {retry_paused: 5}",
 		"size":              head + "mirror: {apply: {batch_bytes: lots}}",

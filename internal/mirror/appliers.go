@@ -54,7 +54,7 @@ func (s *session) applyOne(ctx context.Context, t *table) error {
 	if t.apply.Converges() {
 		rows = min(rows, convergingRows)
 	}
-	items, err := t.lane.Take(rows, s.Limits.BatchBytes, s.Limits.BatchAge)
+	items, err := t.lane.Take(t.apply.MostRows(rows), s.Limits.BatchBytes, s.Limits.BatchAge)
 	if err != nil || !applicable(items) {
 		return s.attend(ctx, t, items, err)
 	}
@@ -115,6 +115,10 @@ func framesOf(items []lane.Item) []*connector.Frames {
 // applied takes note of a table's batch that is durable in the sink, begun at a time by this machine's clock; nil: all that
 // was taken was there already. Or it reacts to its fault.
 func (s *session) applied(ctx context.Context, t *table, batch *apply.Batch, begun time.Time, err error) error {
+	if errors.Is(err, apply.ErrTooLarge) {
+		t.lane.Back()
+		return nil
+	}
 	if err != nil {
 		t.lane.Back()
 		if v, ok := errors.AsType[*apply.VersionError](err); ok {
@@ -136,6 +140,7 @@ func (s *session) applied(ctx context.Context, t *table, batch *apply.Batch, beg
 	t.mu.Unlock()
 	if batch != nil {
 		s.noteBatch(batch.Oldest, begun)
+		s.noteQuarantine(ctx, t)
 	}
 	t.lane.Done() // last: the lane's safe position says that the above is so
 	return nil
@@ -280,6 +285,7 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 		t.mu.Lock()
 		t.planned = ps[0]
 		t.mu.Unlock()
+		t.quarantine.Take(ps[0].quarantines())
 		return true, nil
 	}
 	return false, nil

@@ -130,6 +130,8 @@ func (s *session) carryOut(kind state.CommandKind) func(context.Context, *order,
 		return s.pauseFor
 	case state.Resume:
 		return s.resumeFor
+	case state.Retry, state.Drop:
+		return s.quarantineFor
 	default:
 		return s.resyncFor
 	}

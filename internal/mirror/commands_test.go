@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/connector/connectortest"
+	"github.com/sluicehq/sluice/internal/apply"
 	"github.com/sluicehq/sluice/internal/lane"
 	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/schema"
@@ -396,21 +397,23 @@ func TestCopyThatIsResumedWhileItStopsForAPauseIsMade(t *testing.T) {
 	}
 }
 
-func TestResyncOfATableThatWasSentBackWhileItWasHaltedLetsItGoOn(t *testing.T) {
-	s := &session{ready: newReadyQueue(1), joins: newQueue()}
-	a := &table{id: "a", phase: Pending, halted: true, lane: lane.New(lane.NewBudget(1)), total: &totals{}}
-	a.planned.table = &schema.Table{ID: "a"}
-	o := &order{Command: state.Command{Kind: state.Resync, Table: "a", AcceptedAt: time.Now()}}
-	if err := s.resyncFor(t.Context(), o, a); err != nil {
-		t.Fatal(err)
-	}
-	if a.isHalted() {
-		t.Error("nobody may copy the table")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	if next, err := s.joins.pop(ctx); next != a {
-		t.Errorf("the table does not wait for its copy: %v", err)
+func TestCommandForATableThatWasSentBackWhileItWasHaltedLetsItGoOn(t *testing.T) {
+	for _, kind := range []state.CommandKind{state.Resync, state.Retry} {
+		s := &session{ready: newReadyQueue(1), joins: newQueue()}
+		a := &table{id: "a", phase: Pending, halted: true, lane: lane.New(lane.NewBudget(1)), total: &totals{}, quarantine: apply.NewQuarantine("a", true)}
+		a.planned.table = &schema.Table{ID: "a"}
+		o := &order{Command: state.Command{Kind: kind, Table: "a", AcceptedAt: time.Now()}}
+		if err := s.carryOut(kind)(t.Context(), o, a); err != nil {
+			t.Fatal(err)
+		}
+		if a.isHalted() {
+			t.Errorf("%s: nobody may copy the table", kind)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if next, err := s.joins.pop(ctx); next != a {
+			t.Errorf("%s: the table does not wait for its copy: %v", kind, err)
+		}
 	}
 }
 

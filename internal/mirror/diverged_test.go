@@ -60,6 +60,19 @@ func TestCheckpointOfAnotherServerCopiesItsTableAlone(t *testing.T) {
 	}
 }
 
+func TestCopyThatSawAnotherHistoryIsMadeAgainAlone(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.table("public", "a"), w.table("public", "b")
+	w.insert(a, 1)
+	w.insert(b, 1)
+	w.once()
+	w.rewriteEntry(a, func(c *apply.Checkpoint) { c.Until = "another server/5" })
+	s := w.once()
+	if s.Tables[0].RowsCopied != 1 || s.Tables[1].RowsCopied != 0 {
+		t.Errorf("copied: %+v", s.Tables)
+	}
+}
+
 func TestIdleTableWhoseTransactionIsNotInTheLogIsNoticed(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.table("public", "a"), w.table("public", "b")

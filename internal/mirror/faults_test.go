@@ -195,14 +195,20 @@ func TestNetworkFaultsAreWaitedForAndCountAgainstNoTable(t *testing.T) {
 	for i, call := range []connectortest.Call{
 		connectortest.CallNext, connectortest.CallBegin, connectortest.CallWrite, connectortest.CallCommit, connectortest.CallClaim,
 	} {
-		w.faults.Refuse(call, w.faults.Count(call)+1, connector.Unavailable)
+		fault := w.faults.Refuse(call, 1, connector.Unavailable)
+		if call == connectortest.CallClaim { // which the next session makes
+			w.faults.Refuse(connectortest.CallNext, 1, connector.Unavailable)
+		}
 		w.insert(a, 10+i)
-		w.eventually(func() error { return w.equal(a) })
+		w.eventually(func() error { return errors.Join(happened(fault), w.equal(a)) })
 	}
 	for i := range 5 {
-		w.faults.LoseAnswer(connectortest.CallCommit, w.faults.Count(connectortest.CallCommit)+1+i, connector.Unavailable)
+		fault := w.faults.LoseAnswer(connectortest.CallCommit, 1+i, connector.Unavailable)
 		w.insert(a, 20+i)
-		w.eventually(func() error { return w.equal(a) })
+		w.eventually(func() error {
+			w.db.Begin().Commit() // moves the floor, which is one commit more
+			return errors.Join(happened(fault), w.equal(a))
+		})
 	}
 	s, err := stop()
 	if err != nil || !s.InOrder() {
@@ -221,6 +227,13 @@ func TestGapIsAnsweredByNewCopiesWhereThatIsConfigured(t *testing.T) {
 	}
 }
 
+func happened(fault *connectortest.Fault) error {
+	if fault.Happened() == 0 {
+		return errors.New("the fault has not happened")
+	}
+	return nil
+}
+
 func TestHistoryThatIsCopiedAgainHasAGapInFrontOfTheNewCopy(t *testing.T) {
 	for name, again := range map[string]func(w *world, table schema.Name){
 		"a person asks": func(w *world, table schema.Name) {
@@ -233,7 +246,14 @@ func TestHistoryThatIsCopiedAgainHasAGapInFrontOfTheNewCopy(t *testing.T) {
 			w.db.DropSlot()
 			w.change = func(o *Options) { o.ResyncOnGap = true }
 		},
-		"its rows are written anew": func(w *world, table schema.Name) {
+		"the destination cannot be altered": func(w *world, table schema.Name) {
+			w.change = func(o *Options) {
+				sink := o.Sink
+				o.Sink = func(ctx context.Context, id string) (connector.Sink, error) {
+					s, err := sink(ctx, id)
+					return unalterable{s}, err
+				}
+			}
 			if _, err := w.db.AddColumn(table, connectortest.Text("more")); err != nil {
 				w.t.Fatal(err)
 			}
@@ -264,6 +284,13 @@ func TestHistoryThatIsCopiedAgainHasAGapInFrontOfTheNewCopy(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unalterable is a sink that needs a new copy for each change of a table's columns.
+type unalterable struct{ connector.Sink }
+
+func (unalterable) Change(context.Context, *connector.Target, connector.Alteration) (*connector.Target, error) {
+	return nil, nil
 }
 
 // opsOf returns the operations of a history.
@@ -321,9 +348,11 @@ func TestNewTablesThatAreNotWantedStayOutThroughARestart(t *testing.T) {
 	w.eventually(func() error { return w.equal(a) })
 	b := w.table("public", "b")
 	w.insert(b, 1)
-	w.faults.Refuse(connectortest.CallNext, w.faults.Count(connectortest.CallNext)+1, connector.Unavailable)
+	fault := w.faults.Refuse(connectortest.CallNext, 1, connector.Unavailable)
 	w.insert(a, 2)
-	w.eventually(func() error { return w.equal(a) })
+	w.eventually(func() error { return errors.Join(happened(fault), w.equal(a)) })
+	w.insert(a, 3)
+	w.eventually(func() error { return w.equal(a) }) // in the next session
 	if s, err := stop(); err != nil || len(s.Tables) != 1 {
 		t.Errorf("run: %v, %+v", err, s.Tables)
 	}
@@ -359,7 +388,7 @@ func TestSetUpFaultOfTheWholeSinkPausesNoTable(t *testing.T) {
 	w.insert(a, 1)
 	w.once()
 	w.insert(a, 2)
-	w.faults.Refuse(connectortest.CallWrite, w.faults.Count(connectortest.CallWrite)+1, connector.Setup)
+	w.faults.Refuse(connectortest.CallWrite, 1, connector.Setup)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	s, err := Run(ctx, w.options(false))

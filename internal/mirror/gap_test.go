@@ -127,6 +127,36 @@ func TestSecondGapDoesNotTakeUpWhatWaitsSinceTheFirst(t *testing.T) {
 	}
 }
 
+func TestCrashWhileTheLogIsGivenUpMakesNoCopyUnasked(t *testing.T) {
+	for step := 1; ; step++ {
+		w := newWorld(t)
+		a := w.table("public", "a")
+		w.loseLog(a)
+		w.faults = &connectortest.Faults{}
+		w.faults.CrashAt(step)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		_, err := Run(ctx, w.options(true))
+		cancel()
+		crashed := w.faults.Crashed()
+		if crashed != errors.Is(err, connectortest.ErrCrash) {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		w.faults = &connectortest.Faults{}
+		w.once()
+		if err := w.waits(a); err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		w.ask(state.Resync, a)
+		w.once()
+		if err := w.equal(a); err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		if !crashed {
+			return
+		}
+	}
+}
+
 func TestTableThatIsBeingCopiedWhenTheLogIsLostIsCopiedAnewUnasked(t *testing.T) {
 	w := newWorld(t)
 	a := w.table("public", "a")

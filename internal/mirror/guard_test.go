@@ -164,8 +164,7 @@ func TestLogIsGivenUpForTheSourceAlsoWhileTheSinkIsAwayAndEveryTableIsCopiedThen
 		stop := w.follow()
 		w.insert(b, 2)
 		w.eventually(func() error { return w.equal(b) }) // it runs
-		w.faults.Refuse(connectortest.CallClaim, 0, connector.Unavailable)
-		w.faults.Refuse(connectortest.CallBegin, 0, connector.Unavailable)
+		w.faults.RefuseAll(connector.Unavailable, connectortest.CallClaim, connectortest.CallBegin)
 		w.insert(a, 2)
 		time.Sleep(time.Minute)
 		if dropped.Load() != 0 {
@@ -211,9 +210,7 @@ func TestLongOutagesOfSinkAndSourcePauseAndDetachNoTable(t *testing.T) {
 				stop := w.follow()
 				w.insert(names[0], 1000)
 				w.eventually(func() error { return w.equal(names[0]) }) // it runs
-				for _, call := range away.calls {
-					w.faults.Refuse(call, 0, connector.Unavailable)
-				}
+				w.faults.RefuseAll(connector.Unavailable, away.calls...)
 				for id := range 200 {
 					for _, name := range names {
 						w.insert(name, id)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"sync"
 	"time"
 
@@ -134,10 +135,14 @@ func (s *session) copyTable(ctx context.Context, t *table) error {
 	at.Ready = true
 	entries := t.deletions()
 	entries[apply.Key(t.id)], entries[versionKey(t.id)] = at.String(), t.planned.table.Describe()
+	maps.Copy(entries, t.quarantine.Others(at.Copy))
 	if err := s.putInPlace(ctx, t, entries); err != nil {
 		return err
 	}
 	t.deleted(entries)
+	if err := t.quarantine.Committed(entries); err != nil {
+		return err
+	}
 	return s.startApplying(ctx, t, at)
 }
 
@@ -296,8 +301,24 @@ func (s *session) copyChunks(ctx context.Context, t *table, snap connector.Snaps
 	return nil
 }
 
-// copyChunk loads one chunk, all of it or nothing, with its record.
+// copyChunk loads one chunk, with its record. Rows that the sink refuses are left out of it, and go into quarantine with it:
+// for each of them the chunk is loaded once more.
 func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapshot, c *unfinished, chunk connector.Chunk) error {
+	out := apply.NewLeftOut(t.quarantine, t.planned.target.Copy)
+	for {
+		refused := out.Len()
+		err := s.loadChunk(ctx, t, snap, c, chunk, out)
+		if err == nil || out.Len() == refused {
+			return err
+		}
+	}
+}
+
+// loadChunk loads one chunk, all of it or nothing, but for the rows left out. If there is another row that the sink refuses
+// it adds that to them and returns the error.
+func (s *session) loadChunk(
+	ctx context.Context, t *table, snap connector.Snapshot, c *unfinished, chunk connector.Chunk, out *apply.LeftOut,
+) error {
 	reader, err := snap.Read(ctx, chunk)
 	if err != nil {
 		return err
@@ -318,20 +339,26 @@ func (s *session) copyChunk(ctx context.Context, t *table, snap connector.Snapsh
 	if err != nil {
 		return err
 	}
-	n, bytes, err := s.load(ctx, tx, &t.planned, reader)
+	n, bytes, err := s.load(ctx, tx, &t.planned, reader, out)
 	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
 	key := chunkKey(t.id, chunk.ID)
-	if err := s.commitWhole(ctx, tx, map[string]string{key: fmt.Sprint(n)}); err != nil {
+	entries := out.Entries()
+	entries[key] = fmt.Sprint(n)
+	if err := s.commitWhole(ctx, tx, entries); err != nil {
+		return err
+	}
+	if err := t.quarantine.Committed(entries); err != nil {
 		return err
 	}
 	t.loaded(c, key, n, bytes)
+	s.noteQuarantine(ctx, t)
 	return nil
 }
 
 // load returns how many rows it has loaded, and the bytes in memory of all that it has read.
-func (s *session) load(ctx context.Context, tx connector.Tx, p *planned, reader connector.RowReader) (n, bytes int64, err error) {
+func (s *session) load(ctx context.Context, tx connector.Tx, p *planned, reader connector.RowReader, out *apply.LeftOut) (n, bytes int64, err error) {
 	for {
 		rows, err := reader.Next(ctx)
 		if errors.Is(err, io.EOF) {
@@ -343,7 +370,7 @@ func (s *session) load(ctx context.Context, tx connector.Tx, p *planned, reader 
 		for _, column := range rows.Values.Columns() {
 			bytes += int64(column.Data().SizeInBytes())
 		}
-		loaded, err := s.loadRows(ctx, tx, p, rows)
+		loaded, err := s.loadRows(ctx, tx, p, rows, out)
 		rows.Release()
 		if err != nil {
 			return n, bytes, err
@@ -352,7 +379,7 @@ func (s *session) load(ctx context.Context, tx connector.Tx, p *planned, reader 
 	}
 }
 
-func (s *session) loadRows(ctx context.Context, tx connector.Tx, p *planned, rows *connector.Rows) (int64, error) {
+func (s *session) loadRows(ctx context.Context, tx connector.Tx, p *planned, rows *connector.Rows, out *apply.LeftOut) (int64, error) {
 	if p.keep != nil {
 		kept, err := apply.Keep(ctx, s.Alloc, p.keep, rows)
 		if err != nil || kept == nil {
@@ -361,7 +388,18 @@ func (s *session) loadRows(ctx context.Context, tx connector.Tx, p *planned, row
 		defer kept.Release()
 		rows = kept
 	}
-	return int64(rows.Len()), tx.Load(ctx, p.target, rows)
+	left, err := out.Without(ctx, s.Alloc, rows)
+	if err != nil {
+		return 0, err
+	}
+	defer left.Release()
+	if left.Len() == 0 {
+		return 0, nil
+	}
+	if err := tx.Load(ctx, p.target, left); err != nil {
+		return 0, out.Add(left, err)
+	}
+	return int64(left.Len()), nil
 }
 
 // putInPlace ends the copy. Readers of the old rows may hold their table for a while: that is waited for, the copy is
@@ -391,6 +429,7 @@ func (s *session) startApplying(ctx context.Context, t *table, at apply.Checkpoi
 	if err != nil {
 		return err
 	}
+	applier.UseQuarantine(t.quarantine)
 	t.mu.Lock()
 	t.overruns = 0
 	t.apply, t.goal, t.failures, t.rests, t.entry, t.overlap = applier, goal, 0, time.Time{}, at.String(), at.Converged()

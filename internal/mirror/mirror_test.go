@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,7 +40,24 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	return &world{t: t, db: connectortest.NewDatabase(), sink: connectortest.NewStore(), store: store, spool: t.TempDir(), faults: &connectortest.Faults{}}
+	w := &world{t: t, db: connectortest.NewDatabase(), sink: connectortest.NewStore(), store: store, spool: t.TempDir(), faults: &connectortest.Faults{}}
+	t.Cleanup(w.faultsHappened)
+	return w
+}
+
+// faultsHappened fails the test if it has asked for a fault that met nothing.
+func (w *world) faultsHappened() {
+	w.t.Helper()
+	if missed := w.faults.Missed(); missed != nil {
+		w.t.Errorf("faults that never happened: %s", strings.Join(missed, "; "))
+	}
+}
+
+// withoutFaults has the next run meet none. Those before must have happened.
+func (w *world) withoutFaults() {
+	w.t.Helper()
+	w.faultsHappened()
+	w.faults = new(connectortest.Faults)
 }
 
 // options are those of a run in the world as it is.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/connector/connectortest"
+	"github.com/sluicehq/sluice/internal/apply"
 	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/schema"
 )
@@ -58,7 +61,7 @@ func TestNothingIsLostOrDoubledUnderRandomFaults(t *testing.T) {
 		})
 	}
 	t.Logf("%v", seen)
-	for _, must := range []string{"copy_resumed", "row read again", "history with a gap"} {
+	for _, must := range []string{"copy_resumed", "row read again", "history with a gap", "quarantined", "quarantine_empty"} {
 		if seen[must] == 0 && *modelSchedules >= 100 {
 			t.Errorf("no schedule came to %q", must)
 		}
@@ -71,7 +74,7 @@ func TestNothingIsLostOrDoubledByACrashAtAnyStep(t *testing.T) {
 	var steps int
 	spilling := func(t *testing.T) *model {
 		m := newModel(t, seed)
-		m.calm = true
+		m.calm, m.quarantine = true, true
 		m.limits.LaneMemory, m.limits.LaneBytes, m.limits.DurableBytes = 300, 1000, 0
 		return m
 	}
@@ -117,6 +120,9 @@ type model struct {
 	spent  chan struct{} // closed when there are none left
 	writes int
 	broken schema.Name // the table whose rows the sink refuses now; zero: none
+
+	quarantine bool         // of keyed tables
+	refuses    atomic.Int32 // of eight rows of keyed tables, those that the sink refuses now
 }
 
 func newModel(t *testing.T, seed uint64) *model {
@@ -147,6 +153,7 @@ func newModel(t *testing.T, seed uint64) *model {
 	for range 40 {
 		m.act()
 	}
+	m.quarantine = m.rng.IntN(2) == 0
 	return m
 }
 
@@ -222,6 +229,7 @@ func (m *model) finish() {
 	}
 	m.mu.Lock()
 	m.budget, m.calm, m.broken = 0, true, schema.Name{}
+	m.refuses.Store(0)
 	for _, tx := range m.open {
 		end(tx)
 	}
@@ -231,6 +239,9 @@ func (m *model) finish() {
 	m.limits.ViewAge = 0 // what has one view alone for its copy may have it
 	for _, name := range slices.Concat(m.keyed, m.append) {
 		m.state.give(state.Resume, name)
+	}
+	for _, name := range m.keyed {
+		m.state.give(state.Retry, name)
 	}
 	summary, err := Run(m.t.Context(), m.options(true))
 	if err != nil || !summary.InOrder() {
@@ -249,6 +260,11 @@ func (m *model) finish() {
 	for _, name := range m.keyed {
 		if err := m.equal(name); err != nil {
 			m.t.Error(err)
+		}
+	}
+	for key := range m.sink.Entries("model") {
+		if _, _, ok := apply.ParseQuarantineKey(key); ok {
+			m.t.Errorf("still in quarantine: %s", key)
 		}
 	}
 	for _, name := range m.append {
@@ -289,15 +305,23 @@ func (m *model) options(once bool) Options {
 		},
 		Sink: func(context.Context, string) (connector.Sink, error) {
 			s := connectortest.NewMemorySink(m.sink, faults)
+			s.RefuseRow = m.refusesRow
 			if m.single {
 				s.Writers = 1
 			}
 			return &modelSink{s, m}, nil
 		},
 		Selector: Selector{Select: func(t *schema.Table) (Settings, bool) {
-			return Settings{Destination: t.Name, History: t.Name.Schema == "history"}, true
+			return Settings{Destination: t.Name, History: t.Name.Schema == "history", Quarantine: m.quarantine}, true
 		}},
 	}
+}
+
+// refusesRow reports whether the sink refuses a row: one of a keyed table whose rows can be in quarantine.
+func (m *model) refusesRow(name schema.Name, row connectortest.Row) bool {
+	h := fnv.New32()
+	h.Write([]byte(row[1]))
+	return slices.Contains(m.keyed, name) && int32(h.Sum32()%8) < m.refuses.Load()
 }
 
 // step is called at each step of the mirror. It lets the writers act now and then, and has calls take time, so that they
@@ -317,6 +341,9 @@ func (m *model) moveOn() time.Duration {
 		if !m.calm && m.rng.IntN(12) == 0 {
 			m.command()
 		}
+		if m.quarantine && m.rng.IntN(8) == 0 {
+			m.refuses.Store(int32([]int{0, 2, 5}[m.rng.IntN(3)]))
+		}
 		if m.budget--; m.budget == 0 {
 			close(m.spent)
 		}
@@ -331,6 +358,10 @@ func (m *model) moveOn() time.Duration {
 func (m *model) command() {
 	names := slices.Concat(m.keyed, m.append)
 	name := names[m.rng.IntN(len(names))]
+	if m.quarantine && m.rng.IntN(4) == 0 {
+		m.state.give(state.Retry, m.keyed[m.rng.IntN(len(m.keyed))])
+		return
+	}
 	m.state.give([]state.CommandKind{state.Pause, state.Resume, state.Resync}[m.rng.IntN(3)], name)
 }
 
@@ -653,7 +684,8 @@ func (s *modelState) give(kind state.CommandKind, name schema.Name) {
 	defer s.mu.Unlock()
 	for i := range s.commands {
 		c := &s.commands[i]
-		replaced := kind != state.Resync && c.Kind != state.Resync || kind == state.Resync && c.Kind == state.Resync && c.AcceptedAt.IsZero()
+		toggles := func(k state.CommandKind) bool { return k == state.Pause || k == state.Resume }
+		replaced := toggles(kind) && toggles(c.Kind) || kind == c.Kind && c.AcceptedAt.IsZero()
 		if c.Name == name && c.DoneAt.IsZero() && replaced {
 			c.DoneAt = time.Now()
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -130,7 +131,7 @@ func (g *grouper) prepareOne(ctx context.Context, t *table, rows int, bytes int6
 	if t.apply.Converges() {
 		rows = min(rows, convergingRows)
 	}
-	items, err := t.lane.Take(rows, bytes, age)
+	items, err := t.lane.Take(t.apply.MostRows(rows), bytes, age)
 	if err != nil || !applicable(items) {
 		g.do(t, func() error { return g.attend(ctx, t, items, err) })
 		return nil, nil
@@ -213,8 +214,7 @@ func (g *grouper) fill(ctx context.Context, tx connector.Tx, group []member) (n 
 		now := time.Now()
 		m.table.paced(now.Sub(before), int(m.batch.Messages), g.Limits.BatchRows)
 		before = now
-		key, text := m.batch.Entry()
-		entries[key] = text
+		maps.Copy(entries, m.batch.Entries())
 	}
 	return n, entries, nil
 }

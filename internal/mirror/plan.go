@@ -30,7 +30,15 @@ func (p planned) notes() []string {
 	if p.target == nil {
 		return nil
 	}
+	if p.settings.Quarantine && p.settings.History {
+		return append(slices.Clone(p.target.Notes), "a row that the sink refuses pauses the table: `on_bad_row: quarantine` is for tables that hold rows as they are now")
+	}
 	return p.target.Notes
+}
+
+// quarantines reports whether rows that the sink refuses go into quarantine.
+func (p planned) quarantines() bool {
+	return p.settings.Quarantine && !p.settings.History
 }
 
 // destination is where the table is, or would be.
@@ -233,7 +241,7 @@ func describe(p planned) TablePlan {
 	if p.target.Existing != connector.RefuseExisting {
 		d.Existing = p.target.Existing.String()
 	}
-	d.Notes = p.target.Notes
+	d.Notes = p.notes()
 	if p.target.Copy > 0 {
 		d.Action = "continue"
 	}

@@ -133,6 +133,7 @@ func (t *table) progress() state.Progress {
 	return state.Progress{
 		RowsCopied: t.total.copied, RowsReread: t.total.readOld + t.total.reread, ChangesApplied: t.total.before + t.total.changes, BehindSince: t.behind.since,
 		BehindBytes: t.behind.bytes, LaneBytes: t.lane.Bytes() + t.lane.SpoolBytes(), Failures: t.failures, LastError: t.lastErr,
+		Quarantined: t.quarantine.Len(),
 	}
 }
 

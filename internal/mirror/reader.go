@@ -500,6 +500,8 @@ func (s *session) takeIn(ctx context.Context, p planned) error {
 		t.total.resume(state.Progress{})
 	} else {
 		t.copy = was.copy // no number is used twice
+		t.quarantine, t.quarantined = was.quarantine, was.quarantined
+		t.quarantine.Take(p.quarantines())
 	}
 	if p.refused != "" {
 		t.phase, t.reason = Refused, p.refused

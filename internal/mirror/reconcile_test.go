@@ -42,6 +42,7 @@ func TestReconcileTruthTable(t *testing.T) {
 		"state lost":             {evidence{entry: at("5", 1), copy: 2}, resume, ""},
 		"sink recreated":         {evidence{saved: at("5", 1)}, recopy, "recreated"},
 		"destination dropped":    {evidence{entry: at("5", 1), saved: at("5", 1)}, recopy, "not in the sink"},
+		"failover":               {evidence{entry: at("5", 1), saved: at("5", 1), copy: 2, elsewhere: "another timeline"}, recopy, "another timeline"},
 		"destination of another copy": {
 			evidence{entry: at("5", 1), saved: at("5", 1), copy: 1}, recopy, "copy 1",
 		},
@@ -55,6 +56,7 @@ func TestReconcileTruthTable(t *testing.T) {
 		"copy under other settings":         {begun(func(e *evidence) { e.settings = "other" }), recopy, "interrupted"},
 		"columns changed during a copy":     {begun(func(e *evidence) { e.fingerprint = "other" }), recopy, "interrupted"},
 		"log begins anew during a copy":     {begun(func(e *evidence) { e.fresh = true }), recopy, "anew"},
+		"failover during a copy":            {begun(func(e *evidence) { e.elsewhere = "another timeline" }), recopy, "interrupted"},
 		"sink restored into a copy":         {begun(func(e *evidence) { e.sinkBehind = true }), recopy, "interrupted"},
 		"sink restored into an older copy":  {begun(func(e *evidence) { e.newest = 3 }), recopy, "interrupted"},
 		"sink restored to before its Ready": {begun(func(e *evidence) { e.saved = at("5", 1) }), recopy, "interrupted"},

@@ -83,6 +83,9 @@ func (s *session) settle(ctx context.Context) error {
 		if !changed {
 			continue
 		}
+		if p != nil {
+			t.quarantine.Take(p.quarantines())
+		}
 		if s.agrees(t, p) {
 			s.settled(t, p)
 			s.release(t) // another selection may have had it halted

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/connector/connectortest"
+	"github.com/sluicehq/sluice/internal/apply"
 	"github.com/sluicehq/sluice/internal/lane"
 	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/schema"
@@ -152,7 +153,7 @@ func TestSelectionTakenWhileTheSourceIsAwayHoldsInTheNextSession(t *testing.T) {
 }
 
 func TestSelectionThatIsTakenBackWhileItsTableIsBusyLetsTheTableGoOn(t *testing.T) {
-	a := &table{id: "a", phase: Streaming, queued: true, lane: lane.New(lane.NewBudget(1))}
+	a := &table{id: "a", phase: Streaming, queued: true, lane: lane.New(lane.NewBudget(1)), quarantine: apply.NewQuarantine("a", false)}
 	a.planned = planned{table: &schema.Table{ID: "a"}, target: &connector.Target{Name: schema.Name{Table: "a"}}}
 	was, moved := a.planned, a.planned
 	moved.target = &connector.Target{Name: schema.Name{Table: "b"}}

@@ -17,6 +17,7 @@ type Settings struct {
 	History        bool
 	SoftDelete     bool // not of a history
 	Existing       connector.Existing
+	Quarantine     bool // a row that the sink refuses goes into quarantine; else the table pauses. Not of a history
 	SchemaChanges  SchemaPolicy
 	DropColumns    bool              // a column that the source dropped goes in the sink too
 	Key            []string          // columns that identify a row; nil: the source's key

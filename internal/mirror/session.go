@@ -170,6 +170,10 @@ func (s *session) place(ctx context.Context, ps []planned, claim *connector.Clai
 	for _, p := range ps {
 		t := s.newTable(p)
 		t.copyKeys = ofCopies[t.id]
+		if err := t.quarantine.Committed(entries); err != nil {
+			return &connector.Error{Kind: connector.Setup, System: "sink", Op: "read the quarantine", Table: p.table.Name, Err: err}
+		}
+		t.quarantined = t.quarantine.Len()
 		s.tables[t.id] = t
 		t.total.resume(saved[t.id].Progress)
 		if p.refused != "" {
@@ -216,6 +220,9 @@ func (s *session) retireEntries(ctx context.Context, ps []planned, entries map[s
 	retired := map[string]string{}
 	for key, text := range entries {
 		if id, ok := copyEntryOf(key); ok && !goesOn[apply.Key(id)] {
+			retired[key] = ""
+		}
+		if id, _, ok := apply.ParseQuarantineKey(key); ok && !goesOn[apply.Key(id)] {
 			retired[key] = ""
 		}
 		if !strings.HasPrefix(key, apply.Key("")) || goesOn[key] {
@@ -268,6 +275,9 @@ func (s *session) placeTable(ctx context.Context, t *table, entries map[string]s
 			start = nil // what the spool holds goes on from the checkpoint; the lane knows whom it must meet behind that
 		}
 		t.apply, err = apply.NewTable(t.planned.target, t.planned.keep, *e.entry, start, s.source, s.sink, s.Alloc)
+		if err == nil {
+			t.apply.UseQuarantine(t.quarantine)
+		}
 	}
 	if connector.KindOf(err) == connector.Gap { // of this table's positions: the others may go on
 		do, why, err = recopy, err.Error(), nil
@@ -667,7 +677,7 @@ func (s *session) pause(ctx context.Context, t *table, cause error) error {
 		return err
 	}
 	retry := s.Limits.RetryPaused
-	if errors.Is(cause, errSchemaPolicy) || errors.Is(cause, errAged) || errors.Is(cause, errOutrun) {
+	if errors.Is(cause, errSchemaPolicy) || errors.Is(cause, errAged) || errors.Is(cause, errOutrun) || connector.KindOf(cause) == connector.Gap {
 		retry = 0 // it would come to the same
 	}
 	t.pause(cause, retry)

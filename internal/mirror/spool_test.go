@@ -153,7 +153,7 @@ func (w *spoolWorld) pauseA(changes int) {
 	if _, err := stop(); err != nil && !errors.Is(err, connectortest.ErrCrash) {
 		w.t.Fatal(err)
 	}
-	w.faults = &connectortest.Faults{}
+	w.withoutFaults()
 }
 
 // files returns the segments on disk.

@@ -60,37 +60,40 @@ type table struct {
 	copy     int           // the newest copy begun
 	copyKeys []string      // of the last copy's entries that are in the sink: its plan, its chunks
 	// unfinished is the copy under way, or one that was cut off, if it may go on under another snapshot.
-	unfinished *unfinished
-	apply      *apply.Table        // from Ready on
-	goal       connector.Positions // streaming once the log has passed it
-	overlap    connector.Positions // and this: its copy has rows of moments up to there
-	joined     bool                // the stream delivers its changes
-	stands     *apply.Checkpoint   // of a table that is not to go on now though it could, under other settings
-	differs    string              // with stands: in what those differ
-	halted     bool                // nobody begins to work on it: it is wanted for something else
-	stopCopy   func()              // ends the copy under way
-	wanted     bool                // a person resumed it, for which the log must be read again
-	overrun    bool                // its changes since the copy began could not be kept
-	overruns   int                 // copies in a row of which that is so
-	outran     string              // how fast they came in the last one
-	landing    bool                // its copy is complete
-	meeting    bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
-	queued     bool                // in the appliers' queue, or with an applier
-	failures   int                 // faults in a row
-	rests      time.Time           // until then it is not applied
-	pace       int                 // rows of a batch that a sink with one writer takes in the time it has; 0: not known
-	apart      time.Time           // until then its batches are not written together with those of others
-	lastErr    string
-	entry      string         // the checkpoint in the sink, "" before the copy is ready
-	saved      string         // the checkpoint that the state holds
-	behind     lag            // as last measured
-	kept       state.Progress // the progress that the state holds
+	unfinished  *unfinished
+	apply       *apply.Table        // from Ready on
+	quarantine  *apply.Quarantine   // set before the table is in use
+	quarantined int                 // rows in quarantine when that was last looked at
+	goal        connector.Positions // streaming once the log has passed it
+	overlap     connector.Positions // and this: its copy has rows of moments up to there
+	joined      bool                // the stream delivers its changes
+	stands      *apply.Checkpoint   // of a table that is not to go on now though it could, under other settings
+	differs     string              // with stands: in what those differ
+	halted      bool                // nobody begins to work on it: it is wanted for something else
+	stopCopy    func()              // ends the copy under way
+	wanted      bool                // a person resumed it, for which the log must be read again
+	overrun     bool                // its changes since the copy began could not be kept
+	overruns    int                 // copies in a row of which that is so
+	outran      string              // how fast they came in the last one
+	landing     bool                // its copy is complete
+	meeting     bool                // apply has not met the checkpoint's transaction yet: the log is kept from where it was opened
+	queued      bool                // in the appliers' queue, or with an applier
+	failures    int                 // faults in a row
+	rests       time.Time           // until then it is not applied
+	pace        int                 // rows of a batch that a sink with one writer takes in the time it has; 0: not known
+	apart       time.Time           // until then its batches are not written together with those of others
+	lastErr     string
+	entry       string         // the checkpoint in the sink, "" before the copy is ready
+	saved       string         // the checkpoint that the state holds
+	behind      lag            // as last measured
+	kept        state.Progress // the progress that the state holds
 }
 
 // newTable returns a table with an empty lane of its own.
 func (s *session) newTable(p planned) *table {
 	return &table{
 		id: p.table.ID, planned: p, total: s.total(p.table.ID), lane: lane.New(s.budget), since: time.Now(), opening: semaphore.NewWeighted(1),
+		quarantine: apply.NewQuarantine(p.table.ID, p.quarantines()),
 	}
 }
 

@@ -28,7 +28,7 @@ func (w *world) inChunks(more ...func(*Options)) {
 // cutOff runs the mirror until it begins to read the nth chunk, which stays unread.
 func (w *world) cutOff(n int) {
 	w.t.Helper()
-	w.faults = new(connectortest.Faults)
+	w.withoutFaults()
 	w.faults.Hang(connectortest.CallRead, n)
 	stop := w.follow()
 	w.eventually(func() error {
@@ -40,7 +40,7 @@ func (w *world) cutOff(n int) {
 	if _, err := stop(); err != nil {
 		w.t.Fatal(err)
 	}
-	w.faults = new(connectortest.Faults)
+	w.withoutFaults()
 }
 
 // events returns the texts of the events of a kind, the oldest first.
@@ -102,7 +102,7 @@ func TestCopyThatWasCutOffGoesOnWithTheChunksThatItLacks(t *testing.T) {
 	if s.Tables[0].RowsCopied+8 != r.RowsCopied || r.RowsReread != 2 {
 		t.Errorf("the summary counts %d rows, the state %d of the whole copy and %d read again", s.Tables[0].RowsCopied, r.RowsCopied, r.RowsReread)
 	}
-	w.faults = new(connectortest.Faults)
+	w.withoutFaults()
 	w.commit(func(tx *connectortest.Txn) error {
 		return tx.Update(a, connectortest.Row{"40"}, connectortest.Row{"41", "moved again", connectortest.Unsent})
 	})
@@ -273,10 +273,8 @@ func TestCopyWhoseChangesWereGivenUpBeginsAnew(t *testing.T) {
 	w.once()
 	a := w.table("public", "a")
 	w.twentyRows(a)
-	w.faults = new(connectortest.Faults)
-	for n := 5; n < 100; n++ {
-		w.faults.Hang(connectortest.CallRead, n)
-	}
+	w.withoutFaults()
+	w.faults.HangFrom(connectortest.CallRead, 5)
 	planned := func() bool {
 		for key := range w.sink.Entries("shop") {
 			if strings.HasPrefix(key, planPrefix) {
@@ -305,7 +303,7 @@ func TestCopyWhoseChangesWereGivenUpBeginsAnew(t *testing.T) {
 	if _, err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	w.faults = new(connectortest.Faults)
+	w.withoutFaults()
 	w.once()
 	if err := errors.Join(w.equal(a), w.equal(b)); err != nil || len(w.events("copy_resumed")) > 0 {
 		t.Errorf("%v; it went on: %q", err, w.events("copy_resumed"))

@@ -21,6 +21,8 @@ const (
 	Pause  CommandKind = "pause"
 	Resume CommandKind = "resume"
 	Resync CommandKind = "resync"
+	Retry  CommandKind = "retry" // rows in quarantine
+	Drop   CommandKind = "drop"  // rows from quarantine
 )
 
 // Command is what a person asked of one table. It is open until DoneAt; an open one survives the process that works on it.
@@ -29,6 +31,7 @@ type Command struct {
 	Kind       CommandKind
 	Table      schema.ID
 	Name       schema.Name // of the table, when it was asked for
+	Row        string      // of Retry and Drop, which row, as the quarantine names it; "": all that are there
 	AskedAt    time.Time
 	AskedBy    string    // for people
 	AcceptedAt time.Time // when a run took note of it; zero: none has
@@ -67,7 +70,7 @@ func OpenBeside(ctx context.Context, path string) (*Store, error) {
 }
 
 // AddCommands records commands, all or none, and returns their numbers. A Pause or Resume takes the place of open ones of
-// its table, a Resync that of one that was not accepted.
+// its table, a Resync, Retry or Drop that of the same one that was not accepted.
 func (s *Store) AddCommands(ctx context.Context, commands ...Command) ([]int64, error) {
 	numbers := make([]int64, len(commands))
 	err := s.write(ctx, "record a command", func(conn *sqlite.Conn) error {
@@ -85,18 +88,18 @@ func (s *Store) AddCommands(ctx context.Context, commands ...Command) ([]int64, 
 }
 
 func addCommand(conn *sqlite.Conn, c *Command) error {
-	replaced := "kind IN ('pause', 'resume')"
-	if c.Kind == Resync {
-		replaced = "kind = 'resync' AND accepted_at = 0"
+	replaced, args := "kind IN ('pause', 'resume')", []any{fromTime(c.AskedAt), superseded, string(c.Table)}
+	if c.Kind != Pause && c.Kind != Resume {
+		replaced, args = "kind = ? AND row = ? AND accepted_at = 0", append(args, string(c.Kind), c.Row)
 	}
 	err := sqlitex.Execute(conn, "UPDATE command SET done_at = ?, failed = 1, outcome = ? WHERE table_id = ? AND done_at = 0 AND "+replaced,
-		&sqlitex.ExecOptions{Args: []any{fromTime(c.AskedAt), superseded, string(c.Table)}})
+		&sqlitex.ExecOptions{Args: args})
 	if err != nil {
 		return err
 	}
-	return sqlitex.Execute(conn, `INSERT INTO command (kind, table_id, schema, name, asked_at, asked_by, accepted_at, copy, done_at, failed, outcome)
-		VALUES (?, ?, ?, ?, ?, ?, 0, 0, 0, 0, '')`,
-		&sqlitex.ExecOptions{Args: []any{string(c.Kind), string(c.Table), c.Name.Schema, c.Name.Table, fromTime(c.AskedAt), c.AskedBy}})
+	return sqlitex.Execute(conn, `INSERT INTO command (kind, table_id, schema, name, row, asked_at, asked_by, accepted_at, copy, done_at, failed, outcome)
+		VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, '')`,
+		&sqlitex.ExecOptions{Args: []any{string(c.Kind), string(c.Table), c.Name.Schema, c.Name.Table, c.Row, fromTime(c.AskedAt), c.AskedBy}})
 }
 
 // OpenCommands returns the commands that are not done, in the order in which they were given.
@@ -117,6 +120,7 @@ func (s *Store) commands(ctx context.Context, condition string) ([]Command, erro
 				commands = append(commands, Command{
 					Number: r.GetInt64("number"), Kind: CommandKind(r.GetText("kind")), Table: schema.ID(r.GetText("table_id")),
 					Name:    schema.Name{Schema: r.GetText("schema"), Table: r.GetText("name")},
+					Row:     r.GetText("row"),
 					AskedAt: toTime(r.GetInt64("asked_at")), AskedBy: r.GetText("asked_by"),
 					AcceptedAt: toTime(r.GetInt64("accepted_at")), Copy: int(r.GetInt64("copy")),
 					DoneAt: toTime(r.GetInt64("done_at")), Failed: r.GetBool("failed"), Outcome: r.GetText("outcome"),

@@ -55,6 +55,7 @@ CREATE TABLE mirrored_table (
 	behind_bytes       INTEGER NOT NULL,
 	lane_bytes         INTEGER NOT NULL,
 	failures           INTEGER NOT NULL,
+	quarantined        INTEGER NOT NULL,
 	last_error         TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
@@ -80,6 +81,7 @@ CREATE TABLE command (
 	table_id    TEXT NOT NULL,
 	schema      TEXT NOT NULL,
 	name        TEXT NOT NULL,
+	row         TEXT NOT NULL,
 	asked_at    INTEGER NOT NULL,
 	asked_by    TEXT NOT NULL,
 	accepted_at INTEGER NOT NULL,

@@ -52,7 +52,7 @@ func sampleTables() []Table {
 			Phase: "paused", Reason: "config_changed", Remedy: "resync", PausedBy: "engine", Since: at, RetryAt: at.Add(time.Minute),
 			Copy: 3, Checkpoint: "7/00000001/00000000/01523A98 4", Fingerprint: "f", RowsEstimated: -1,
 			Progress: Progress{
-				RowsCopied: 1 << 40, RowsReread: 3, ChangesApplied: 12, BehindSince: at, BehindBytes: -1, LaneBytes: 7, Failures: 2,
+				RowsCopied: 1 << 40, RowsReread: 3, ChangesApplied: 12, BehindSince: at, BehindBytes: -1, LaneBytes: 7, Failures: 2, Quarantined: 4,
 				LastError: "sink postgres: größer",
 			},
 		},

@@ -34,6 +34,7 @@ type Progress struct {
 	BehindBytes    int64     // of log from there on; -1: not known
 	LaneBytes      int64     // of changes that wait in memory
 	Failures       int       // in a row
+	Quarantined    int       // rows in quarantine
 	LastError      string
 }
 
@@ -88,9 +89,9 @@ func (s *Store) SaveProgress(ctx context.Context, run Run, tables map[schema.ID]
 				return err
 			}
 			err = sqlitex.Execute(conn, `UPDATE mirrored_table SET rows_copied = ?, rows_reread = ?, changes_applied = ?, behind_since = ?,
-				behind_bytes = ?, lane_bytes = ?, failures = ?, last_error = ? WHERE id = ?`,
+				behind_bytes = ?, lane_bytes = ?, failures = ?, quarantined = ?, last_error = ? WHERE id = ?`,
 				&sqlitex.ExecOptions{Args: []any{
-					p.RowsCopied, p.RowsReread, p.ChangesApplied, fromTime(p.BehindSince), p.BehindBytes, p.LaneBytes, p.Failures, p.LastError, string(id),
+					p.RowsCopied, p.RowsReread, p.ChangesApplied, fromTime(p.BehindSince), p.BehindBytes, p.LaneBytes, p.Failures, p.Quarantined, p.LastError, string(id),
 				}})
 		}
 		return err
@@ -172,6 +173,7 @@ func readTable(r *sqlite.Stmt) Table {
 			BehindBytes:    r.GetInt64("behind_bytes"),
 			LaneBytes:      r.GetInt64("lane_bytes"),
 			Failures:       int(r.GetInt64("failures")),
+			Quarantined:    int(r.GetInt64("quarantined")),
 			LastError:      r.GetText("last_error"),
 		},
 	}
@@ -193,12 +195,12 @@ func saveTable(conn *sqlite.Conn, t *Table) error {
 	return sqlitex.Execute(conn, `
 		INSERT OR REPLACE INTO mirrored_table (id, schema, name, destination_schema, destination, phase, reason, remedy,
 			paused_by, since, retry_at, copy, checkpoint, fingerprint, rows_copied, rows_reread, rows_estimated, changes_applied,
-			behind_since, behind_bytes, lane_bytes, failures, last_error)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			behind_since, behind_bytes, lane_bytes, failures, quarantined, last_error)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		&sqlitex.ExecOptions{Args: []any{
 			string(t.ID), t.Name.Schema, t.Name.Table, t.Destination.Schema, t.Destination.Table, t.Phase, t.Reason, t.Remedy,
 			t.PausedBy, fromTime(t.Since), fromTime(t.RetryAt), t.Copy, t.Checkpoint, t.Fingerprint, t.RowsCopied,
-			t.RowsReread, t.RowsEstimated, t.ChangesApplied, fromTime(t.BehindSince), t.BehindBytes, t.LaneBytes, t.Failures, t.LastError,
+			t.RowsReread, t.RowsEstimated, t.ChangesApplied, fromTime(t.BehindSince), t.BehindBytes, t.LaneBytes, t.Failures, t.Quarantined, t.LastError,
 		}})
 }
 

@@ -147,6 +147,28 @@ func TestPausedTableStandsStillAloneThroughAKillUntilItIsResumed(t *testing.T) {
 	}
 }
 
+func TestLostSlotLeavesTheRestToAResyncOfTheStoppedMirror(t *testing.T) {
+	source, sink := testServer.Database(t), testServer.Database(t)
+	createStock(t, source)
+	s := process.New(t, program, process.Config{Name: "lost", Source: source, Sink: sink, Mirror: "tables: {include: [stock, other]}"})
+	s.Once(t, 0, catchUpLimit)
+	testdb.Exec(t, source, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database();
+		DELETE FROM stock WHERE id % 3 = 0; UPDATE other SET n = 5 WHERE id % 7 = 0`)
+	s.Once(t, 1, catchUpLimit)
+	out, code := command(t, s, "status", s.Config)
+	if code != 1 || !strings.Contains(out, "public.stock is paused: gap: its changes since") || !strings.Contains(out, "does not exist") {
+		t.Errorf("status: exit code %d\n%s", code, out)
+	}
+	must(t, s, "recorded", "resync", "*")
+	s.Once(t, 0, catchUpLimit)
+	pair := testdb.OpenPair(t, source, sink)
+	for _, name := range []string{"stock", "other"} {
+		if diff, err := pair.Compare(t.Context(), name, name); err != nil || diff != "" {
+			t.Error(name, err, diff)
+		}
+	}
+}
+
 func TestReadersNeverSeeAnEmptyOrHalfTableThroughAResync(t *testing.T) {
 	source, sink := testServer.Database(t), testServer.Database(t)
 	createStock(t, source)
