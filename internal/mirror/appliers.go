@@ -196,7 +196,7 @@ func (s *session) tableFailed(ctx context.Context, t *table, err error) error {
 // tableGone ends the mirroring of a table that was dropped, or changed into one that cannot be mirrored. Its destination
 // and its entry stay.
 func (s *session) tableGone(ctx context.Context, t *table, now *schema.Table) error {
-	if err := s.invalidate(ctx, t); err != nil {
+	if err := s.retireEntry(ctx, t); err != nil {
 		return err
 	}
 	switch err := t.log.drop(ctx, t); connector.KindOf(err) {
@@ -266,7 +266,10 @@ func (s *session) replan(ctx context.Context, t *table) (bool, error) {
 			return false, err
 		}
 		if why := t.movesTo(f, ps); why != "" {
-			return false, errors.Join(errRenamed, s.renamedAway(ctx, t, f, why))
+			if err := s.renamedAway(ctx, t, f, why); err != nil {
+				return false, err
+			}
+			return false, errRenamed
 		}
 		if len(ps) == 0 {
 			return false, nil

@@ -348,10 +348,11 @@ func (s *session) resyncFor(ctx context.Context, o *order, t *table) error {
 	case o.begun:
 	case t.inPhase(Pending, Copying):
 		o.begun = true
+		s.release(t) // it may have been halted, and then sent back to the start by who had it
 	case t.halt():
 		err := s.recopy(ctx, t, "a person asked for it")
 		s.release(t)
-		if connector.KindOf(err) == connector.Setup && !concernsAll(err) {
+		if errors.Is(err, errRenamed) || connector.KindOf(err) == connector.Setup && !concernsAll(err) {
 			s.conclude(ctx, o, false, err.Error())
 			return nil
 		}
@@ -384,8 +385,13 @@ func (s *session) recopy(ctx context.Context, t *table, why string) error {
 
 // copyInPlace returns the number of the copy whose rows readers see, if they are good to go on from; else 0.
 func (t *table) copyInPlace() int {
-	if at := t.inPlace(); at != nil {
-		return at.Copy
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.apply != nil:
+		return t.planned.target.Copy // an applier may be writing the checkpoint
+	case t.stands != nil:
+		return t.stands.Copy
 	}
 	return 0
 }

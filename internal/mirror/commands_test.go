@@ -11,6 +11,8 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/connector/connectortest"
+	"github.com/sluicehq/sluice/internal/apply"
+	"github.com/sluicehq/sluice/internal/lane"
 	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/schema"
 )
@@ -349,5 +351,78 @@ func TestCommandForATableThatIsNotMirroredFails(t *testing.T) {
 	w.once()
 	if c := w.outcome(number); !c.Failed || c.Outcome != "it is not mirrored" {
 		t.Errorf("%+v", c)
+	}
+}
+
+func TestCopyThatIsResumedWhileItStopsForAPauseIsMade(t *testing.T) {
+	w := newWorld(t)
+	a := w.table("public", "a")
+	w.insert(a, 1)
+	var free atomic.Bool
+	stopping, goOn := make(chan struct{}), make(chan struct{})
+	w.hookSink(func(ctx context.Context, _ *connector.Target) error {
+		if free.Load() {
+			return nil
+		}
+		<-ctx.Done()
+		close(stopping)
+		<-goOn
+		return ctx.Err()
+	})
+	stop := w.follow()
+	w.awaitPhase(a, Copying)
+	w.ask(state.Pause, a)
+	<-stopping
+	number := w.ask(state.Resume, a)
+	w.eventually(func() error {
+		commands, err := w.store.CommandsFrom(t.Context(), number)
+		if err == nil && commands[0].AcceptedAt.IsZero() {
+			err = errors.New("not accepted")
+		}
+		return err
+	})
+	free.Store(true)
+	close(goOn)
+	if c := w.outcome(number); c.Failed {
+		t.Error(c.Outcome)
+	}
+	if err := w.equal(a); err != nil {
+		t.Error(err)
+	}
+	if n := w.faults.Count(connectortest.CallClaim); n != 1 {
+		t.Errorf("%d sessions, want one", n)
+	}
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCommandForATableThatWasSentBackWhileItWasHaltedLetsItGoOn(t *testing.T) {
+	for _, kind := range []state.CommandKind{state.Resync, state.Retry} {
+		s := &session{ready: newReadyQueue(1), joins: newQueue()}
+		a := &table{id: "a", phase: Pending, halted: true, lane: lane.New(lane.NewBudget(1)), total: &totals{}, quarantine: apply.NewQuarantine("a", true)}
+		a.planned.table = &schema.Table{ID: "a"}
+		o := &order{Command: state.Command{Kind: kind, Table: "a", AcceptedAt: time.Now()}}
+		if err := s.carryOut(kind)(t.Context(), o, a); err != nil {
+			t.Fatal(err)
+		}
+		if a.isHalted() {
+			t.Errorf("%s: nobody may copy the table", kind)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if next, err := s.joins.pop(ctx); next != a {
+			t.Errorf("%s: the table does not wait for its copy: %v", kind, err)
+		}
+	}
+}
+
+func TestSeizedTableIsNotTakenUp(t *testing.T) {
+	a := &table{id: "a", phase: Paused, pausedBy: byFault, retryAt: time.Now(), lane: lane.New(lane.NewBudget(1))}
+	if !a.seize() {
+		t.Fatal("the table cannot be seized")
+	}
+	if !a.takeUp(nil) || !a.inPhase(Paused) {
+		t.Errorf("the table is %s while it is being given up", a.phase)
 	}
 }

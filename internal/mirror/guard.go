@@ -98,7 +98,7 @@ func (s *session) relieveLog(ctx context.Context, g *guard, kept int64) error {
 	}
 	why := fmt.Errorf("it holds back the log, of which the source keeps %d bytes, more than retained_log.max", kept)
 	if t.inPhase(CatchingUp, Streaming) {
-		s.doomed.Store(&doom{t, why}) // by the applier that has it next
+		s.doomed.Store(&doom{table: t, why: why}) // by the applier that has it next
 		s.wake(t)
 		return nil
 	}

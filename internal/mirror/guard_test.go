@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/connector/connectortest"
+	"github.com/sluicehq/sluice/internal/lane"
 	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/schema"
 )
@@ -238,5 +239,29 @@ func TestLongOutagesOfSinkAndSourcePauseAndDetachNoTable(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestTableThatHoldsTheLogBackIsNotSparedForRoomInTheSpool(t *testing.T) {
+	limits := DefaultLimits()
+	budget := lane.NewBudget(limits.LaneBytes)
+	spool, err := lane.OpenSpool(t.TempDir(), "m", nil, budget, lane.Limits{Lane: 1 << 20, Max: 1 << 20, SyncEvery: time.Second}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer spool.Close()
+	a := &table{id: "a", phase: Streaming}
+	if a.lane, err = spool.Open("a", nil); err != nil {
+		t.Fatal(err)
+	}
+	s := &session{spool: spool}
+	for _, forRoom := range []bool{false, true} {
+		s.doomed.Store(&doom{table: a, why: errTooMuchLog, forRoom: forRoom})
+		if err := s.putIn(t.Context(), a, lane.Item{Change: &connector.SchemaChange{Table: &schema.Table{ID: "a"}}}); err != nil {
+			t.Fatal(err)
+		}
+		if spared := s.doomedFor(a) == nil; spared != forRoom {
+			t.Errorf("given up for room %v: spared %v", forRoom, spared)
+		}
 	}
 }

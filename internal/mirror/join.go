@@ -47,7 +47,8 @@ func (s *session) joinAll(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// join brings a table from Pending to CatchingUp, unless it is halted: then it is Pending again.
+// join brings a table from Pending to CatchingUp, unless it is halted: then it is Pending again, and waits for its copy at
+// once if it was released meanwhile.
 func (s *session) join(ctx context.Context, t *table) error {
 	copying, stop := context.WithCancel(ctx)
 	defer stop()
@@ -55,8 +56,11 @@ func (s *session) join(ctx context.Context, t *table) error {
 		return nil
 	}
 	err := s.copyUntilReady(copying, t)
-	if err != nil && ctx.Err() == nil && !passes(err) && !concernsAll(err) && t.isHalted() {
+	if stopped := copying.Err() != nil && ctx.Err() == nil; err != nil && stopped && !passes(err) && !concernsAll(err) {
 		t.setPhase(Pending, "", "")
+		if !t.isHalted() { // release found it still copying
+			s.joins.push(t)
+		}
 		return nil
 	}
 	return errors.Join(ctx.Err(), err)
@@ -72,8 +76,8 @@ func (s *session) copyUntilReady(ctx context.Context, t *table) error {
 		if t.progressed() {
 			lost = 0
 		}
-		if errors.Is(err, errAged) && t.goesOn() {
-			continue
+		if errors.Is(err, errAged) && connector.KindOf(err) != connector.Setup {
+			continue // under another snapshot; from the start if it was given up a moment ago
 		}
 		switch connector.KindOf(err) {
 		case connector.ViewLost:

@@ -32,7 +32,11 @@ func (s *session) noteQuarantine(ctx context.Context, t *table) {
 // quarantineFor tries rows in quarantine again, or drops them from it. It waits for the end of a copy, with which earlier
 // rows leave the quarantine.
 func (s *session) quarantineFor(ctx context.Context, o *order, t *table) error {
-	if !s.accept(ctx, o) || t.inPhase(Pending, Copying) {
+	if !s.accept(ctx, o) {
+		return nil
+	}
+	if t.inPhase(Pending, Copying) {
+		s.release(t) // it may have been halted, and then sent back to the start by who had it
 		return nil
 	}
 	if !t.halt() {

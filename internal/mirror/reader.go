@@ -371,6 +371,10 @@ func (s *session) discoverOnce(ctx context.Context) (settled bool, err error) {
 	if err := s.checkCoverage(ctx); err != nil {
 		return false, err
 	}
+	if err := s.welcoming.Acquire(ctx, 1); err != nil {
+		return false, err
+	}
+	defer s.welcoming.Release(1)
 	return s.welcome(ctx, newcomers, present)
 }
 
@@ -433,8 +437,13 @@ func (s *session) lostToRefusal(ctx context.Context, t *table, now *schema.Table
 	switch {
 	case t.inPhase(CatchingUp, Streaming):
 		return t.log.appendChange(ctx, t.id, now)
-	case t.outrun(): // the copy under way fails when it looks
-		t.log.forget(t)
+	case t.inPhase(Pending, Copying): // a copy under way fails when it looks
+		if err := t.opening.Acquire(ctx, 1); err != nil {
+			return err
+		}
+		defer t.opening.Release(1)
+		_, err := s.forgetChanges(ctx, t)
+		return err
 	case t.inPlace() != nil && t.seize():
 		return s.giveBack(t, s.refusePaused(ctx, t, now))
 	}
@@ -459,7 +468,7 @@ func (s *session) refusePaused(ctx context.Context, t *table, now *schema.Table)
 
 // welcome takes in tables that were found since the session began, and refused ones that have become fit. One whose
 // destination is that of a table that is gone or renamed comes in a later round, when nothing more is applied to the
-// destination: settled is false then.
+// destination: settled is false then. The caller holds s.welcoming.
 func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, present map[schema.ID]*schema.Table) (settled bool, err error) {
 	ps, err := planTables(ctx, newcomers, s.selector().Select, s.origin, s.sink, nil)
 	if err != nil {
@@ -482,7 +491,7 @@ func (s *session) welcome(ctx context.Context, newcomers []*schema.Table, presen
 
 func (s *session) takeIn(ctx context.Context, p planned) error {
 	was := s.table(p.table.ID)
-	if was != nil && was.stillRefused(p) {
+	if was != nil && (was.stillRefused(p) || !was.inPhase(Refused, Dropped)) { // the latter: it was taken in meanwhile
 		return nil
 	}
 	t := s.newTable(p)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/sluicehq/sluice/connector"
+	"github.com/sluicehq/sluice/connector/connectortest"
 	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/schema"
 )
@@ -22,6 +24,7 @@ type refuser struct {
 
 type forbiddingSource struct {
 	connector.Source
+	connector.Finder
 	by *refuser
 }
 
@@ -72,7 +75,10 @@ func (w *world) refusing() *refuser {
 		open := o.Source
 		o.Source = func(ctx context.Context, id string) (connector.Source, error) {
 			s, err := open(ctx, id)
-			return forbiddingSource{s, r}, err
+			if err != nil {
+				return nil, err
+			}
+			return forbiddingSource{s, s.(connector.Finder), r}, nil
 		}
 	}
 	return r
@@ -161,5 +167,51 @@ func TestCopyOfATableThatWasRefusedMeanwhileIsMadeAgain(t *testing.T) {
 	w.wantCopies(a, 2)
 	if _, err := stop(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestCopyOfWhichChangesWereGivenUpIsNotGoneOnWith(t *testing.T) {
+	for name, blocked := range map[string]int{"before its plan was kept": 0, "after": 5} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			a := w.table("public", "a")
+			w.twentyRows(a)
+			var loads atomic.Int32
+			reached, goOn := make(chan struct{}), make(chan struct{})
+			w.hookSink(func(context.Context, *connector.Target) error {
+				switch n := int(loads.Add(1)); {
+				case n == blocked:
+					close(reached)
+					<-goOn
+				case n == 10: // a row that is copied already
+					w.commit(func(tx *connectortest.Txn) error { return tx.Delete(a, connectortest.Row{"1"}) })
+				}
+				return nil
+			})
+			hooked := w.change
+			r := w.refusing()
+			refusing := w.change
+			w.inChunks(hooked, refusing, func(o *Options) { o.Limits.TableFailures = 3 })
+			if blocked == 0 {
+				r.hold = make(chan struct{})
+			}
+			stop := w.follow()
+			w.awaitPhase(a, Copying)
+			if blocked > 0 {
+				<-reached
+			}
+			r.refuse(a, "it is not published; publish it")
+			w.seen(r)
+			r.refuse(a, "")
+			if blocked == 0 {
+				close(r.hold)
+			} else {
+				close(goOn)
+			}
+			w.wantCopies(a, 2)
+			if _, err := stop(); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }

@@ -37,6 +37,10 @@ func (s *session) reload(ctx context.Context) error {
 // reselect compares all tables with a selection: those that it takes in join, those that it leaves out go, and those that
 // it has mirrored in another way are left to obey.
 func (s *session) reselect(ctx context.Context, sel Selector) error {
+	if err := s.welcoming.Acquire(ctx, 1); err != nil { // first: what discovery takes in by the former selection is seen here
+		return err
+	}
+	defer s.welcoming.Release(1)
 	found, err := s.source.Tables(ctx)
 	if err != nil {
 		return err
@@ -76,18 +80,22 @@ func (s *session) settle(ctx context.Context) error {
 		s.mu.Lock()
 		p, changed := s.changes[t]
 		s.mu.Unlock()
-		if changed && p != nil {
+		if !changed {
+			continue
+		}
+		if p != nil {
 			t.quarantine.Take(p.quarantines())
 		}
-		if !changed || s.agrees(t, p) {
-			s.settled(t)
+		if s.agrees(t, p) {
+			s.settled(t, p)
+			s.release(t) // another selection may have had it halted
 			continue
 		}
 		if !t.halt() {
 			continue
 		}
 		err := s.changeSettings(ctx, t, p)
-		s.settled(t)
+		s.settled(t, p)
 		s.release(t)
 		if err != nil {
 			return err
@@ -97,10 +105,13 @@ func (s *session) settle(ctx context.Context) error {
 	return nil
 }
 
-func (s *session) settled(t *table) {
+// settled notes that a plan was acted on. One that reselect has found since stays.
+func (s *session) settled(t *table, p *planned) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.changes, t)
+	if s.changes[t] == p {
+		delete(s.changes, t)
+	}
 }
 
 // agrees reports whether a plan is the one that a table is mirrored by.
@@ -154,7 +165,8 @@ func settingsDiffer(are, want string) string {
 	return fmt.Sprintf("config_changed: it is mirrored with %s, the config says %s", are, want)
 }
 
-// inPlace returns the checkpoint of the rows that readers see, nil if they are not good to go on from.
+// inPlace returns the checkpoint of the rows that readers see, nil if they are not good to go on from. It is for a table
+// that nobody works on.
 func (t *table) inPlace() *apply.Checkpoint {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,9 +202,6 @@ func (s *session) leaveOut(ctx context.Context, t *table) error {
 	if t.log == nil { // it was refused
 		t.setPhase(Dropped, notSelected, "")
 		return nil
-	}
-	if err := s.retireEntry(ctx, t); err != nil {
-		return err
 	}
 	return s.tableGone(ctx, t, &gone)
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/sluicehq/sluice/connector"
 	"github.com/sluicehq/sluice/connector/connectortest"
+	"github.com/sluicehq/sluice/internal/apply"
+	"github.com/sluicehq/sluice/internal/lane"
 	"github.com/sluicehq/sluice/internal/state"
 	"github.com/sluicehq/sluice/schema"
 )
@@ -147,5 +149,43 @@ func TestSelectionTakenWhileTheSourceIsAwayHoldsInTheNextSession(t *testing.T) {
 	w.eventually(func() error { return w.equal(b) })
 	if _, err := stop(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestSelectionThatIsTakenBackWhileItsTableIsBusyLetsTheTableGoOn(t *testing.T) {
+	a := &table{id: "a", phase: Streaming, queued: true, lane: lane.New(lane.NewBudget(1)), quarantine: apply.NewQuarantine("a", false)}
+	a.planned = planned{table: &schema.Table{ID: "a"}, target: &connector.Target{Name: schema.Name{Table: "a"}}}
+	was, moved := a.planned, a.planned
+	moved.target = &connector.Target{Name: schema.Name{Table: "b"}}
+	s := &session{
+		ready: newReadyQueue(1), joins: newQueue(), tables: map[schema.ID]*table{"a": a}, changes: map[*table]*planned{a: &moved},
+	}
+	if err := s.settle(t.Context()); err != nil || !a.isHalted() {
+		t.Fatalf("%v; it is to wait for who has the table", err)
+	}
+	s.changes[a] = &was
+	if err := s.settle(t.Context()); err != nil || a.isHalted() || len(s.changes) != 0 {
+		t.Errorf("%v, halted %v, %d changes left", err, a.isHalted(), len(s.changes))
+	}
+}
+
+func TestSelectionThatComesWhileOneIsActedOnIsNotLost(t *testing.T) {
+	a, before, after := &table{}, &planned{}, &planned{}
+	s := &session{changes: map[*table]*planned{a: after}}
+	s.settled(a, before)
+	if s.changes[a] != after {
+		t.Error("the later selection is forgotten")
+	}
+	s.settled(a, after)
+	if len(s.changes) != 0 {
+		t.Error("a selection that was acted on stays")
+	}
+}
+
+func TestTableThatTwoFoundAtOnceIsTakenInOnce(t *testing.T) {
+	a := &table{id: "a", phase: Copying}
+	s := &session{tables: map[schema.ID]*table{"a": a}}
+	if err := s.takeIn(t.Context(), planned{table: &schema.Table{ID: "a"}}); err != nil || s.tables["a"] != a {
+		t.Errorf("%v; another one took the place of the table", err)
 	}
 }

@@ -53,6 +53,8 @@ type session struct {
 
 	saving *semaphore.Weighted // held while records or checkpoints go to the state, so that no older ones follow newer ones
 
+	welcoming *semaphore.Weighted // held while tables are taken in, so that each is by one only
+
 	look chan struct{} // a discovery round is wanted at once
 
 	mu         sync.Mutex
@@ -69,7 +71,7 @@ type session struct {
 func (m *runner) open(ctx context.Context) (*session, error) {
 	s := &session{
 		runner: m, budget: lane.NewBudget(m.Limits.LaneBytes), copies: semaphore.NewWeighted(int64(m.Limits.CopyWorkers)),
-		ready: newReadyQueue(m.Limits.Appliers), joins: newQueue(), loading: semaphore.NewWeighted(1), saving: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
+		ready: newReadyQueue(m.Limits.Appliers), joins: newQueue(), loading: semaphore.NewWeighted(1), saving: semaphore.NewWeighted(1), welcoming: semaphore.NewWeighted(1), logs: map[string]*logReader{}, tables: map[schema.ID]*table{},
 		changes: map[*table]*planned{}, look: make(chan struct{}, 1),
 	}
 	s.retained.Store(-1)

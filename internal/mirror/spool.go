@@ -183,7 +183,9 @@ func (s *session) putIn(ctx context.Context, t *table, it lane.Item) error {
 		case errors.Is(err, lane.ErrDiverged):
 			return &connector.Error{Kind: connector.Gap, System: "spool", Op: "go on behind what it holds", Table: t.name(), Err: &connector.OtherHistoryError{Err: err}}
 		case !isFull:
-			s.doomed.Store(nil)
+			if d := s.doomed.Load(); d != nil && d.forRoom {
+				s.doomed.CompareAndSwap(d, nil)
+			}
 			return spoolError(err)
 		}
 		if given, err := s.giveUpOne(ctx, t, full); err != nil {
@@ -216,8 +218,9 @@ const (
 
 // doom is a table that is to be given up by the applier that has it next.
 type doom struct {
-	table *table
-	why   error
+	table   *table
+	why     error
+	forRoom bool // in the spool: once there is some, the table is spared
 }
 
 func (s *session) wasHeldBack(d time.Duration) {
@@ -283,7 +286,7 @@ func (s *session) giveUpOne(ctx context.Context, t *table, full *lane.FullError)
 	case stuck != nil && stuckBytes >= slowBytes/4 && s.holdsBack(stuck, tables, stuckBytes):
 		return s.detach(ctx, stuck, tooMuchWaits(stuckBytes, full))
 	case slow != nil && slowBytes/4 > stuckBytes && s.isHeldBackLong() && s.holdsBack(slow, tables, slowBytes/4):
-		s.doomed.Store(&doom{slow, tooMuchWaits(slowBytes, full)})
+		s.doomed.Store(&doom{table: slow, why: tooMuchWaits(slowBytes, full), forRoom: true})
 	}
 	return false, nil
 }
@@ -303,10 +306,9 @@ func tooMuchWaits(bytes int64, full *lane.FullError) error {
 // doomedFor returns why a table that an applier has is to be given up, nil if it is not.
 func (s *session) doomedFor(t *table) error {
 	d := s.doomed.Load()
-	if d == nil || d.table != t {
+	if d == nil || d.table != t || !s.doomed.CompareAndSwap(d, nil) {
 		return nil
 	}
-	s.doomed.Store(nil)
 	return d.why
 }
 
@@ -353,6 +355,16 @@ func (s *session) giveUpCopy(ctx context.Context, t *table, why error) (bool, er
 		return false, nil
 	}
 	defer t.opening.Release(1)
+	given, err := s.forgetChanges(ctx, t)
+	if given {
+		s.Log.Warn("table is given up for the others", "table", t.name().String(), "reason", why)
+	}
+	return given, err
+}
+
+// forgetChanges empties the lane of a table that is being copied, or waits for that: what is there of a copy cannot be gone
+// on with. It returns false for any other table. The caller holds t.opening.
+func (s *session) forgetChanges(ctx context.Context, t *table) (forgotten bool, err error) {
 	running := t.outrun()
 	if !running && !t.inPhase(Pending) {
 		return false, nil
@@ -360,12 +372,11 @@ func (s *session) giveUpCopy(ctx context.Context, t *table, why error) (bool, er
 	if err := s.abandon(ctx, t); err != nil {
 		return false, err
 	}
-	if !running {
+	if running {
+		t.log.forget(t)
+	} else {
 		t.lane.Reset() // it needs nothing from before its copy
-		return true, nil
 	}
-	t.log.forget(t)
-	s.Log.Warn("table is given up for the others", "table", t.name().String(), "reason", why)
 	return true, nil
 }
 
@@ -401,6 +412,12 @@ func (t *table) outrun() bool {
 		t.outran = t.pressure(t.lane.SpoolBytes(), time.Since(t.since))
 	}
 	return true
+}
+
+func (t *table) isOutrun() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.overrun
 }
 
 // pressure says how fast changes came during a copy, and what room a whole copy would take at that rate. The caller holds

@@ -42,7 +42,7 @@ type table struct {
 	lane  *lane.Lane
 	log   *logReader
 	total *totals
-	// opening is held while the lane of a copy is opened, or given up.
+	// opening is held while the lane of a copy is opened, or given up, and while the copy's plan is kept.
 	opening *semaphore.Weighted
 
 	mu       sync.Mutex
@@ -208,10 +208,14 @@ func (t *table) stillRefused(p planned) bool {
 }
 
 // takeUp makes a paused table Pending again if its rows are not in place, else CatchingUp until the log has passed goal. It
-// returns false for one whose changes are not in its lane: the log must be read again from where it stands.
+// returns false for one whose changes are not in its lane: the log must be read again from where it stands. One that is not
+// paused any more, or that somebody has seized, is left as it is.
 func (t *table) takeUp(goal connector.Positions) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.phase != Paused || t.queued {
+		return true
+	}
 	if t.stands != nil {
 		return false
 	}

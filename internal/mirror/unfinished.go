@@ -153,10 +153,23 @@ func (s *session) planCopy(ctx context.Context, t *table, snap connector.Snapsho
 	if c.layout == "" || len(chunks) < 2 || !s.mayConverge(t.planned.target) {
 		return c, nil
 	}
+	return c, s.keepPlan(ctx, t, c, chunks)
+}
+
+// keepPlan makes the plan of a copy durable, so that the copy may be gone on with, unless changes of its table were given
+// up since the copy began. Meanwhile they are not.
+func (s *session) keepPlan(ctx context.Context, t *table, c *unfinished, chunks []connector.Chunk) error {
+	if err := t.opening.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer t.opening.Release(1)
+	if t.isOutrun() {
+		return nil
+	}
 	for i, text := range planPieces(c, chunks) {
 		key := planKey(t.id, i)
 		if err := s.commit(ctx, map[string]string{key: text}); err != nil {
-			return nil, err
+			return err
 		}
 		t.mu.Lock()
 		t.copyKeys = append(t.copyKeys, key)
@@ -165,7 +178,7 @@ func (s *session) planCopy(ctx context.Context, t *table, snap connector.Snapsho
 	t.mu.Lock()
 	t.unfinished = c
 	t.mu.Unlock()
-	return c, nil
+	return nil
 }
 
 // carryOn goes on with an unfinished copy under a new snapshot, after which the log's end was at until. It returns nil if
