@@ -623,7 +623,10 @@ func (s *session) watch(ctx context.Context) error {
 		}
 		switch {
 		case s.Once && unfinished == 0:
-			return errors.Join(errFinished, s.obey(ctx)) // some commands may have waited for this
+			if err := s.obey(ctx); err != nil { // some commands may have waited for this
+				return err
+			}
+			return errFinished
 		case rereading > 0 && copying == 0: // copies would begin anew
 			return errRetry
 		}
