@@ -274,11 +274,25 @@ func (p *Postgres) Clone() (*Postgres, error) {
 	return p.derive(func(c *Postgres) *exec.Cmd { return exec.Command("cp", "-a", p.data(), c.data()) })
 }
 
-// Standby starts a standby that follows p.
+// Standby starts a standby that follows p, which is stopped for a moment. It has none of p's slots. Not every package of
+// the server has pg_basebackup, hence by hand.
 func (p *Postgres) Standby() (*Postgres, error) {
-	return p.derive(func(c *Postgres) *exec.Cmd {
-		return exec.Command(filepath.Join(p.bin, "pg_basebackup"), "-D", c.data(), "-d", p.URL("postgres"), "-R", "-c", "fast", "--no-sync")
+	const fill = `set -e
+		cp -a "$1" "$2"
+		rm -rf "$2"/pg_replslot/*
+		touch "$2"/standby.signal
+		echo "primary_conninfo = '$3'" >>"$2"/postgresql.auto.conf`
+	p.Stop()
+	c, err := p.derive(func(c *Postgres) *exec.Cmd {
+		return exec.Command("sh", "-c", fill, "sh", p.data(), c.data(), p.URL("postgres"))
 	})
+	if startErr := p.Start(); startErr != nil {
+		if c != nil {
+			c.Remove()
+		}
+		return nil, errors.Join(err, startErr)
+	}
+	return c, err
 }
 
 // derive starts a server with the settings of p whose files fill makes.
