@@ -23,7 +23,7 @@ postgres:
 build: ## bin/sluice, one static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice ./cmd/sluice
 
-demo: postgres build ## a shop that is written to, mirrored from a throw-away PostgreSQL to a SQLite file: half a minute
+demo: postgres build ## a shop that is written to, mirrored from a throw-away PostgreSQL to a SQLite file: under a minute
 	go run ./test/demo
 
 test: setup check ## everything, and what depends on the server once more on the newest PostgreSQL
