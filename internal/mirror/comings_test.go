@@ -80,7 +80,7 @@ func TestCopyCutOffLeavesNoChunksInTheSink(t *testing.T) {
 		w.insert(b, id)
 	}
 	w.change = func(o *Options) { o.Limits.ChunkRows = 1 }
-	w.faults.Hang(connectortest.CallReady, 0) // until both are loaded
+	landing := w.faults.Hang(connectortest.CallReady, 0) // until both are loaded
 	chunks := func() (n int) {
 		for key := range w.sink.Entries("shop") {
 			if strings.HasPrefix(key, chunkPrefix) {
@@ -93,6 +93,9 @@ func TestCopyCutOffLeavesNoChunksInTheSink(t *testing.T) {
 	w.eventually(func() error {
 		if n := chunks(); n < 24 {
 			return fmt.Errorf("%d chunks are loaded", n)
+		}
+		if landing.Happened() == 0 {
+			return errors.New("no copy is about to be put in place")
 		}
 		return nil
 	})
