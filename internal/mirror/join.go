@@ -264,6 +264,9 @@ func (s *session) copyChunks(ctx context.Context, t *table, snap connector.Snaps
 	var work func() error
 	work = func() error {
 		for {
+			if err := t.mayGoOn(); err != nil {
+				return err
+			}
 			chunk, ok, more := next()
 			if !ok {
 				return nil

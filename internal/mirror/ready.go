@@ -20,7 +20,6 @@ type readyQueue struct {
 	mu       sync.Mutex
 	waiting  []waiting // in the order in which they came
 	running  map[*table]time.Time
-	means    map[*table]time.Duration // of how long a table's batches take, each counting as much as all before it
 	finished bool
 	changed  chan struct{} // closed, and made anew, when there may be something to take, and at finish
 }
@@ -32,7 +31,7 @@ type waiting struct {
 }
 
 func newReadyQueue(appliers int) *readyQueue {
-	return &readyQueue{appliers: appliers, running: map[*table]time.Time{}, means: map[*table]time.Duration{}, changed: make(chan struct{})}
+	return &readyQueue{appliers: appliers, running: map[*table]time.Time{}, changed: make(chan struct{})}
 }
 
 // push adds a table that is neither waiting nor with an applier. It has changes, the oldest of that time.
@@ -47,7 +46,7 @@ func (q *readyQueue) push(t *table, oldest time.Time) {
 func (q *readyQueue) done(t *table) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.means[t] = (q.means[t] + time.Since(q.running[t])) / 2
+	t.batchTime = (t.batchTime + time.Since(q.running[t])) / 2
 	delete(q.running, t)
 	q.wake()
 }
@@ -127,7 +126,7 @@ func (q *readyQueue) next() *table {
 	return t
 }
 
-func (q *readyQueue) slow(t *table) bool { return q.means[t] >= slowBatch }
+func (q *readyQueue) slow(t *table) bool { return t.batchTime >= slowBatch }
 
 // slowRunning counts the slow tables that appliers have, and those whose batch shows by now that they are slow.
 func (q *readyQueue) slowRunning() (n int) {

@@ -408,6 +408,9 @@ func (t *table) outrun() bool {
 	}
 	if !t.overrun {
 		t.overrun = true
+		if t.overruns >= outrunLimit { // it was paused for that, and somebody has resumed it
+			t.overruns = 0
+		}
 		t.overruns++
 		t.outran = t.pressure(t.lane.SpoolBytes(), time.Since(t.since))
 	}
@@ -458,7 +461,20 @@ func (t *table) land() error {
 	if t.halted {
 		return errHalted
 	}
-	if t.landing = !t.overrun; t.landing {
+	t.landing = !t.overrun
+	return t.outrunError()
+}
+
+// mayGoOn is an error if a copy under way comes to nothing, since changes of the table could not be kept.
+func (t *table) mayGoOn() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.outrunError()
+}
+
+// outrunError says what outrun has noted; nil: nothing. The caller holds t.mu.
+func (t *table) outrunError() error {
+	if !t.overrun {
 		return nil
 	}
 	e := &connector.Error{
@@ -467,7 +483,6 @@ func (t *table) land() error {
 	}
 	if t.overruns >= outrunLimit {
 		e.Kind, e.Err = connector.Setup, fmt.Errorf("%w, %d times now: %s", errOutrun, t.overruns, t.outran)
-		t.overruns = 0 // for who resumes it
 	}
 	return e
 }

@@ -45,6 +45,8 @@ type table struct {
 	// opening is held while the lane of a copy is opened, or given up, and while the copy's plan is kept.
 	opening *semaphore.Weighted
 
+	batchTime time.Duration // running mean of its batches, each counting as much as all before it; the ready queue's own
+
 	mu       sync.Mutex
 	planned  planned
 	phase    Phase
